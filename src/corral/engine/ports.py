@@ -1,0 +1,377 @@
+"""What the engine needs of the world, and what it may assume of it.
+
+Implementations raise only errors of `corral.errors`. All methods may be called concurrently unless said. "Idempotent"
+means: calling again after success, or after a crash in the middle, succeeds and leaves the same result.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from corral.model.egress import EgressPolicy
+from corral.model.grants import Grant
+from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
+from corral.model.process import ProcessInfo, Stream
+from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
+from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.model.template import Template
+from corral.model.usage import Usage, UsageTotal
+
+Progress = Callable[[str], None]
+"""Told one line of what long work is doing now."""
+
+
+class ListenerKind(StrEnum):
+    """What a listening socket in a sandbox's gateway namespace serves."""
+
+    DNS_UDP = "dns-udp"
+    DNS_TCP = "dns-tcp"
+    HTTP = "http"
+    TLS = "tls"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A bound socket (listening, for streams). The socket is the sandbox's identity: whoever connects is the sandbox."""
+
+    kind: ListenerKind
+    port: int
+    sock: socket.socket
+
+
+class DriverStatus(StrEnum):
+    """What a driver sees of a sandbox. ABSENT: it holds nothing. STOPPED: disk only."""
+
+    ABSENT = "absent"
+    STOPPED = "stopped"
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+class GuestLink(Protocol):
+    """The connection to a sandbox's PID 1, which starts processes and keeps their output in spool files.
+
+    The link survives the daemon: opened again, it goes on with the same guest. All that comes from it is hostile.
+    One task may receive; sending is atomic per frame.
+    """
+
+    async def send(self, frame: bytes) -> None:
+        """Deliver one frame of at most 4,096 bytes; wait while the guest is slow. Raises Conflict if the guest is gone."""
+
+    async def receive(self) -> bytes:
+        """Some bytes from the guest, as they come; empty once it is gone for good."""
+
+    def read_spool(self, process: ProcessId, stream: Stream, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of a process's output from `offset`; fewer or none where there are no more. Never blocks
+        on what the guest does; what the guest replaced by something else than a regular file reads as empty."""
+
+    def free_spool(self, process: ProcessId, stream: Stream, upto: int) -> None:
+        """Give back the disk space of the first `upto` bytes, whose offsets stay valid but read as zeros."""
+
+    def remove_spool(self, process: ProcessId) -> None:
+        """Remove all that is kept of a process's output. Idempotent."""
+
+    def save_process(self, info: ProcessInfo) -> None:
+        """Keep `info` where the guest cannot reach it, so that it is known after a restart of the daemon."""
+
+    def saved_processes(self) -> list[ProcessInfo]:
+        """What `save_process` kept, in the order of ids."""
+
+    def forget_process(self, process: ProcessId) -> None:
+        """Drop what `save_process` kept. Idempotent."""
+
+    def close(self) -> None:
+        """Let go of the link; the guest goes on."""
+
+
+class EntryKind(StrEnum):
+    """The type of a file."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as its sandbox sees it: ids are the guest's; `mtime` in seconds since 1970; `target` of a symlink."""
+
+    path: str
+    name: str
+    kind: EntryKind
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+    target: str | None = None
+
+
+class WatchEventKind(StrEnum):
+    """What happened below a watched directory."""
+
+    CREATE = "create"
+    WRITE = "write"
+    REMOVE = "remove"
+    RENAME = "rename"
+    CHMOD = "chmod"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change; `path` is absolute in the guest."""
+
+    kind: WatchEventKind
+    path: str
+
+
+class GuestFiles(Protocol):
+    """A sandbox's files, from the host. Paths are absolute in the guest and resolved inside its root: no symlink, `..`,
+    FIFO or device of the guest reaches the host or blocks. New files and directories belong to `user` (a name of the
+    guest's /etc/passwd, or uid[:gid]). Raises NotFound, Conflict (wrong type, not empty), Forbidden (special file),
+    DiskFull, InvalidInput.
+    """
+
+    async def stat(self, path: str) -> Entry:
+        """The entry itself (a symlink is not followed)."""
+
+    async def list(self, path: str, depth: int = 1) -> list[Entry]:
+        """Entries below a directory in order of path, at most 100,000."""
+
+    def read(self, path: str, offset: int = 0, size: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes of a regular file (symlinks followed inside the root) in chunks of at most 256 KiB."""
+
+    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
+        """Replace or create a regular file at once (temporary file and rename), parents created. A failed write changes nothing."""
+
+    async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:
+        """Create a directory and its parents; False if it was there."""
+
+    async def move(self, source: str, target: str) -> Entry:
+        """Rename within the sandbox."""
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all below it."""
+
+    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Changes below a directory from now on, until closed. Entering returns once the watch is in place."""
+
+
+class Driver(Protocol):
+    """One way to isolate. The engine serialises calls per sandbox, except `guest`, `files`, `stats` and `wait`."""
+
+    name: str
+
+    def runtimes(self) -> dict[Isolation, tuple[str, ...]]:
+        """Usable runtimes on this host by the isolation that they give, the preferred one first."""
+
+    async def prepare(self, spec: SandboxSpec, template: Template) -> None:
+        """Make or complete the root filesystem and the network. Idempotent. Raises DiskFull, Unsupported."""
+
+    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+        """Listening sockets in the gateway namespace of a prepared sandbox, new ones at each call (the former must be
+        closed by then). The caller owns them."""
+
+    async def start(self, spec: SandboxSpec, template: Template) -> None:
+        """Start PID 1 of a prepared sandbox. On failure nothing of it runs."""
+
+    async def status(self, sandbox: SandboxId) -> DriverStatus:
+        """What is there now, asked of the kernel, not of memory."""
+
+    async def wait(self, sandbox: SandboxId) -> str:
+        """Return when PID 1 has ended, with the reason if known (`oom` or empty)."""
+
+    async def stop(self, sandbox: SandboxId, grace: float) -> None:
+        """TERM, after `grace` seconds KILL, then free all but the disk. Idempotent. Also for paused sandboxes."""
+
+    async def pause(self, sandbox: SandboxId) -> None:
+        """Freeze all processes."""
+
+    async def resume(self, sandbox: SandboxId) -> None:
+        """Thaw."""
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        """Kill and free everything. Idempotent, also for what is half made or unknown."""
+
+    async def known(self) -> set[SandboxId]:
+        """Every sandbox of this installation of which the driver holds anything."""
+
+    async def stats(self, sandbox: SandboxId) -> Stats:
+        """What it uses now."""
+
+    async def guest(self, sandbox: SandboxId) -> GuestLink:
+        """The link to PID 1 of a running sandbox."""
+
+    def files(self, spec: SandboxSpec) -> GuestFiles:
+        """Its files, while it is running or stopped."""
+
+    async def commit(self, sandbox: SandboxId) -> LayerDigest:
+        """Its changes over its template as a new layer. It must be stopped or paused."""
+
+
+class Layers(Protocol):
+    """The content-addressed store of layers, and the ways to fill it."""
+
+    async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
+        """Layers of the `base` image of this version of Corral, built where they are missing."""
+
+    async def image(self, reference: str, progress: Progress) -> "ImportedImage":
+        """Layers and configuration of an OCI image pulled from a registry. Raises InvalidInput, UpstreamFailed."""
+
+    async def size(self, layer: LayerDigest) -> int:
+        """Bytes of a layer."""
+
+    async def prune(self, keep: set[LayerDigest]) -> int:
+        """Remove layers that are not in `keep`; bytes freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedImage:
+    """An OCI image as layers, lowest first, and the parts of its configuration that Corral honours."""
+
+    layers: tuple[LayerDigest, ...]
+    env: dict[str, str]
+    user: str
+    workdir: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What the gateway must know of a sandbox before it answers it."""
+
+    sandbox: SandboxId
+    tenant: TenantId
+    name: str
+    token_hash: str
+    secrets: tuple[str, ...]
+    egress: EgressPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSecret:
+    """A secret as the gateway needs it."""
+
+    tenant: TenantId
+    name: str
+    provider: Provider
+    base_url: str
+    value: Secret
+
+
+class Gateway(Protocol):
+    """The unprivileged process that sandboxes talk to. Restarted by its owner; until it is back, sandboxes have no network."""
+
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
+        """Serve a sandbox on these sockets, of which the gateway gets duplicates; replaces a former attachment."""
+
+    async def detach(self, sandbox: SandboxId) -> None:
+        """Stop serving it and cut its open connections. Idempotent."""
+
+    async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
+        """Replace all secrets that the gateway holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who owns things. `uid_base` is the first host uid of the 65,536 that its sandboxes map to."""
+
+    id: TenantId
+    uid_base: int
+
+
+class Store(Protocol):
+    """State that survives. Each method is one transaction; a name or id is unique per tenant."""
+
+    async def tenant(self, tenant: TenantId) -> Tenant:
+        """The tenant, made with a free range on first use."""
+
+    async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Insert. Raises Conflict, naming the holder, if the name is taken."""
+
+    async def set_state(self, sandbox: Sandbox) -> None:
+        """Update state, reason, exit code and time."""
+
+    async def remove_sandbox(self, sandbox: SandboxId) -> None:
+        """Remove it and its grant. Its usage stays. Idempotent."""
+
+    async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
+        """All, oldest first, of one tenant or of all."""
+
+    async def grant_of(self, sandbox: SandboxId) -> Grant:
+        """The sandbox's grant. Raises NotFound."""
+
+    async def add_template(self, template: Template) -> None:
+        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers)."""
+
+    async def templates(self, tenant: TenantId | None = None) -> list[Template]:
+        """All current ones, oldest first."""
+
+    async def template(self, template: TemplateId) -> Template:
+        """By id, also a replaced or removed one that a sandbox still uses. Raises NotFound."""
+
+    async def remove_template(self, template: TemplateId) -> None:
+        """No longer offered; forgotten once no sandbox uses it. Idempotent."""
+
+    async def layers_in_use(self) -> set[LayerDigest]:
+        """Layers of current templates and of sandboxes."""
+
+    async def put_secret(self, secret: OpenedSecret, now: datetime) -> SecretInfo:
+        """Add or replace, encrypted."""
+
+    async def remove_secret(self, tenant: TenantId, name: str) -> None:
+        """Raises NotFound."""
+
+    async def secrets(self, tenant: TenantId) -> list[SecretInfo]:
+        """What may be shown."""
+
+    async def open_secrets(self) -> list[OpenedSecret]:
+        """All secrets of all tenants, decrypted, for the gateway."""
+
+    async def derive_token(self, grant: GrantId) -> Secret:
+        """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
+
+    async def add_usage(self, usage: Usage) -> None:
+        """Append to the ledger."""
+
+    async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
+        """Totals by model."""
+
+    async def set_price(self, price: "ModelPrice") -> None:
+        """An operator's price for a model (`*` for all of a provider); replaces the former."""
+
+    async def prices(self) -> list["ModelPrice"]:
+        """All operator's prices."""
+
+    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
+        """A new API key for the TCP interface; only its hash is kept."""
+
+    async def tenant_of_key(self, key: str) -> TenantId | None:
+        """Whose key it is, compared in constant time; None for a wrong one."""
+
+    async def audit(self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]) -> None:
+        """Append a record to the hash-chained audit log. `detail` holds no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """Micro-US-dollars per million tokens, given by the operator for a model or (`*`) for a secret's whole endpoint."""
+
+    secret: str
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+
+
+class Clock(Protocol):
+    """Time, as an argument."""
+
+    def now(self) -> datetime:
+        """Aware, UTC."""

@@ -1,0 +1,19 @@
+"""What clients can follow: changes of sandboxes' lives."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from corral.model.ids import SandboxId, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleEvent:
+    """A sandbox entered `state`. `sequence` grows by one per event of the daemon and never repeats in its run."""
+
+    sequence: int
+    tenant: TenantId
+    sandbox: SandboxId
+    name: str
+    state: str
+    reason: str
+    at: datetime

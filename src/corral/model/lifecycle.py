@@ -1,0 +1,80 @@
+"""The life of a sandbox, as one table.
+
+```
+              created           stop             start
+  creating ─────────▶ running ───────▶ stopped ───────▶ starting ──▶ running
+      │ failed          │  ▲ resume        ▲ exited
+      ▼                 ▼  │               │
+   failed             paused ──────────────┘
+  any of running, paused, stopped, failed ── remove ──▶ removing ── removed ──▶ (gone)
+```
+"""
+
+from enum import StrEnum
+
+from corral.errors import Conflict
+
+
+class State(StrEnum):
+    """Where a sandbox is in its life."""
+
+    CREATING = "creating"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    REMOVING = "removing"
+    GONE = "gone"
+
+
+class Event(StrEnum):
+    """What can happen to a sandbox."""
+
+    CREATED = "created"
+    FAIL = "fail"
+    START = "start"
+    STARTED = "started"
+    STOP = "stop"
+    EXITED = "exited"
+    PAUSE = "pause"
+    RESUME = "resume"
+    REMOVE = "remove"
+    REMOVED = "removed"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.CREATING, Event.CREATED): State.RUNNING,
+    (State.CREATING, Event.FAIL): State.FAILED,
+    (State.CREATING, Event.REMOVE): State.REMOVING,
+    (State.STARTING, Event.STARTED): State.RUNNING,
+    (State.STARTING, Event.FAIL): State.STOPPED,
+    (State.RUNNING, Event.STOP): State.STOPPED,
+    (State.RUNNING, Event.EXITED): State.STOPPED,
+    (State.RUNNING, Event.PAUSE): State.PAUSED,
+    (State.RUNNING, Event.REMOVE): State.REMOVING,
+    (State.PAUSED, Event.RESUME): State.RUNNING,
+    (State.PAUSED, Event.STOP): State.STOPPED,
+    (State.PAUSED, Event.EXITED): State.STOPPED,
+    (State.PAUSED, Event.REMOVE): State.REMOVING,
+    (State.STOPPED, Event.START): State.STARTING,
+    (State.STOPPED, Event.REMOVE): State.REMOVING,
+    (State.FAILED, Event.REMOVE): State.REMOVING,
+    (State.REMOVING, Event.REMOVED): State.GONE,
+}
+
+_HINTS = {
+    Event.PAUSE: "only a running sandbox can be paused",
+    Event.RESUME: "only a paused sandbox can be resumed",
+    Event.START: "only a stopped sandbox can be started",
+    Event.STOP: "only a running or paused sandbox can be stopped",
+    Event.REMOVE: "it is being removed already",
+}
+
+
+def advance(state: State, event: Event) -> State:
+    """The state after `event`; raise Conflict, and change nothing, for an event that the table does not list."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise Conflict(f"cannot {event} a sandbox that is {state}", _HINTS.get(event)) from None

@@ -1,0 +1,74 @@
+"""Credentials: a value that cannot be printed by accident, and what the vault knows of it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from corral.errors import InvalidInput
+from corral.model.ids import TenantId
+
+MIN_SECRET = 8
+MAX_SECRET = 64 * 1024
+
+
+class Secret:
+    """A credential's value. Its repr, str, format and JSON are redacted; `reveal` is called in two places only:
+    where the vault encrypts it, and where the gateway writes it into a request.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    @classmethod
+    def checked(cls, value: str) -> "Secret":
+        """A Secret of `value` without surrounding white space, or raise InvalidInput."""
+        value = value.strip()
+        if not MIN_SECRET <= len(value) <= MAX_SECRET:
+            raise InvalidInput(
+                f"a secret of {len(value)} characters is not accepted", f"use {MIN_SECRET} to {MAX_SECRET}"
+            )
+        if any(ord(c) < 0x20 or ord(c) == 0x7F or ord(c) > 0x7E for c in value):
+            raise InvalidInput("the secret holds control or non-ASCII characters", "give the key alone, on one line")
+        return cls(value)
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Secret cannot be pickled")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._value))
+
+
+class Provider(StrEnum):
+    """A kind of model API: decides endpoints, header spellings, usage forms and prices."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretInfo:
+    """What may be shown of a secret. `provider` and `base_url` say where the gateway uses it."""
+
+    tenant: TenantId
+    name: str
+    provider: Provider
+    base_url: str
+    created_at: datetime
+    updated_at: datetime
