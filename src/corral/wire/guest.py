@@ -179,8 +179,8 @@ def exec_frames(
     if len(blob) > _MAX_BLOB or len(argv) > 0xFFFF or len(env) > 0xFFFF:
         raise TooLarge(
             f"a command of {len(blob)} bytes is too large",
-            f"arguments and environment together may have {MAX_COMMAND} bytes; pass the rest in a file or by
-            stdin",
+            f"arguments and environment together may have {MAX_COMMAND} bytes; pass the rest in a file or by "
+            f"stdin",
         )
     flags = (_ExecFlag.STDIN if stdin else 0) | (_ExecFlag.TERMINAL if terminal else 0)
     size = terminal or TerminalSize(0, 0)
