@@ -69,6 +69,22 @@ PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_SECUREBITS = 28
+SECBIT_NO_SETUID_FIXUP = 1 << 2
+
+IN_MODIFY = 0x2
+IN_ATTRIB = 0x4
+IN_MOVED_FROM = 0x40
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+IN_DELETE = 0x200
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_UNMOUNT = 0x2000
+IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x01000000
+IN_ISDIR = 0x40000000
 
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
@@ -244,3 +260,43 @@ def prctl(option: int, value: int) -> None:
     """Set a property (PR_SET_…) of the calling process or thread."""
     zero = ctypes.c_ulong(0)
     _checked("prctl", _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero))
+
+
+def setfsuid(uid: int) -> None:
+    """Set the id that the calling thread makes and is checked for files with."""
+    _set_file_id("setfsuid", _libc.setfsuid, uid)
+
+
+def setfsgid(gid: int) -> None:
+    """As `setfsuid`, for the group."""
+    _set_file_id("setfsgid", _libc.setfsgid, gid)
+
+
+def _set_file_id(name: str, call: Any, value: int) -> None:
+    call(ctypes.c_uint(value))
+    # The call reports no failure: it returns the former value. An invalid value changes nothing and asks.
+    if call(ctypes.c_uint(0xFFFFFFFF)) != value:
+        raise OSError(errno.EPERM, f"{name}: {os.strerror(errno.EPERM)}")
+
+
+def fstatfs_type(fd: int) -> int:
+    """The magic number of the file system that `fd` is on."""
+    buffer = (ctypes.c_ulong * 32)()
+    _checked("fstatfs", _libc.fstatfs(ctypes.c_int(fd), ctypes.byref(buffer)))
+    return buffer[0]
+
+
+def inotify_init() -> int:
+    """A new inotify queue; non-blocking, close-on-exec."""
+    return _checked("inotify_init1", _libc.inotify_init1(ctypes.c_int(os.O_NONBLOCK | os.O_CLOEXEC)))
+
+
+def inotify_add_watch(fd: int, path: Path, mask: int) -> int:
+    """Watch for IN_… events; the watch's number."""
+    result = _libc.inotify_add_watch(ctypes.c_int(fd), ctypes.c_char_p(_bytes(path)), ctypes.c_uint32(mask))
+    return _checked("inotify_add_watch", result, path)
+
+
+def inotify_rm_watch(fd: int, watch: int) -> None:
+    """End a watch."""
+    _checked("inotify_rm_watch", _libc.inotify_rm_watch(ctypes.c_int(fd), ctypes.c_int(watch)))
