@@ -276,6 +276,9 @@ class Gateway(Protocol):
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets that the gateway holds."""
 
+    async def set_prices(self, prices: "Sequence[ModelPrice]") -> None:
+        """Replace all operator's prices."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -296,6 +299,9 @@ class Store(Protocol):
 
     async def set_state(self, sandbox: Sandbox) -> None:
         """Update state, reason, exit code and time."""
+
+    async def set_spec(self, spec: SandboxSpec) -> None:
+        """Update what may change of a spec: time to live and egress policy."""
 
     async def remove_sandbox(self, sandbox: SandboxId) -> None:
         """Remove it and its grant. Its usage stays. Idempotent."""

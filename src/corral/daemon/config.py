@@ -1,0 +1,155 @@
+"""Where the daemon keeps things, and what its operator decided."""
+
+import ipaddress
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from corral.errors import InvalidInput
+from corral.model.places import RUN_ROOT, data_dir, instance_of
+from corral.policy.egress import canonical_host
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Directories of one installation. `run` is short, so that sockets' paths fit; it does not survive a reboot."""
+
+    data: Path
+    run: Path
+    instance: str
+
+    @classmethod
+    def from_environment(cls) -> "Places":
+        """From CORRAL_DATA_DIR or its default; creates nothing."""
+        data = data_dir(os.environ)
+        instance = instance_of(data)
+        return cls(data, RUN_ROOT / instance, instance)
+
+    def create(self) -> None:
+        """Make the directories: data and run for root alone, but passable, since sandboxes' roots lie below."""
+        self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self.run.mkdir(parents=True, exist_ok=True, mode=0o711)
+        for private in (self.logs, self.data / "trust"):
+            private.mkdir(exist_ok=True, mode=0o711)
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the daemon's logs."""
+        return self.data / "logs"
+
+    @property
+    def socket(self) -> Path:
+        """The API's unix socket."""
+        return self.run / "api.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one daemon of this data directory."""
+        return self.data / "daemon.lock"
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return self.data / "corral.db"
+
+    @property
+    def key_file(self) -> Path:
+        """The key under which secrets are encrypted."""
+        return self.data / "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The operator's settings.
+
+    `networks`: private or special CIDR blocks that allowed names may resolve to. `npm_registry`: the host from which
+    agents are installed; empty means what npm itself is set to. `listen`: `host:port` of the TCP API, empty for none.
+    """
+
+    networks: tuple[str, ...] = ()
+    npm_registry: str = ""
+    listen: str = ""
+
+
+def _networks(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise InvalidInput("egress.networks is not a list", "give CIDR blocks, separated by commas")
+    try:
+        return tuple(str(ipaddress.ip_network(str(item).strip())) for item in items if str(item).strip())
+    except ValueError as error:
+        raise InvalidInput(f"egress.networks: {error}", "give CIDR blocks such as 10.1.0.0/16") from None
+
+
+def _host(value: Any) -> str:
+    return canonical_host(str(value)) if value else ""
+
+
+def _listen(value: Any) -> str:
+    text = str(value)
+    host, _, port = text.rpartition(":")
+    if text and not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise InvalidInput(f"api.listen {text[:80]!r} is not valid", "give host:port, such as 127.0.0.1:7070")
+    return text
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "egress.networks": ("networks", _networks),
+    "registries.npm": ("npm_registry", _host),
+    "api.listen": ("listen", _listen),
+}
+
+
+class ConfigFile:
+    """`config.json` of the data directory. Unreadable or unknown content refuses: nothing is guessed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.value = self._read()
+
+    def get(self) -> dict[str, Any]:
+        """All settings by key."""
+        return {key: getattr(self.value, field) for key, (field, _) in _SETTINGS.items()}
+
+    def set(self, key: str, value: Any) -> None:
+        """Check and store one setting. Raises InvalidInput for an unknown key or a bad value."""
+        changed = self._with(self.value, key, value)
+        self.value, former = changed, self.value
+        try:
+            self._write()
+        except OSError:
+            self.value = former
+            raise
+
+    def _read(self) -> Config:
+        config = Config()
+        if not self._path.exists():
+            return config
+        try:
+            items = json.loads(self._path.read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{self._path} cannot be read: {error}", "mend or remove the file") from error
+        if not isinstance(items, dict):
+            raise InvalidInput(f"{self._path} is not a JSON object", "mend or remove the file")
+        for key, value in items.items():
+            config = self._with(config, key, value)
+        return config
+
+    @staticmethod
+    def _with(config: Config, key: str, value: Any) -> Config:
+        if key not in _SETTINGS:
+            raise InvalidInput(f"there is no setting {key[:80]!r}", f"settings: {', '.join(sorted(_SETTINGS))}")
+        field, parse = _SETTINGS[key]
+        return replace(config, **{field: parse(value)})
+
+    def _write(self) -> None:
+        temporary = self._path.with_suffix(".new")
+        temporary.write_text(json.dumps(self.get(), indent=2) + "\n")
+        temporary.replace(self._path)
+
+

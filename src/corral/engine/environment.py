@@ -1,0 +1,55 @@
+"""The environment of a sandbox's processes: trust, the gateway's addresses in place of providers', grant tokens."""
+
+from collections.abc import Sequence
+
+from corral.model.secrets import Provider, Secret, SecretInfo
+
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+"""Where the host's CA bundle stands inside every sandbox."""
+
+GATEWAY = "http://gateway.corral"
+
+_BUNDLE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "DENO_CERT",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "NIX_SSL_CERT_FILE",
+    "HTTPLIB2_CA_CERTS",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "NODE_EXTRA_CA_CERTS",
+    "npm_config_cafile",
+)
+
+
+def trust_environment() -> dict[str, str]:
+    """Variables that make every common runtime trust the bundle."""
+    return dict.fromkeys(_BUNDLE_VARIABLES, CA_BUNDLE)
+
+
+def service_url(secret: str) -> str:
+    """Where a sandbox reaches the API that `secret` opens, without a version suffix."""
+    return f"{GATEWAY}/s/{secret}"
+
+
+def provider_environment(secrets: Sequence[SecretInfo], token: Secret) -> dict[str, str]:
+    """What the providers' SDKs read: base URLs that are the gateway's, and the grant's token in place of a key.
+
+    Where two secrets are of one provider, the first by name is the default.
+    """
+    env: dict[str, str] = {}
+    for info in sorted(secrets, key=lambda s: s.name):
+        url = service_url(info.name)
+        match info.provider:
+            case Provider.ANTHROPIC:
+                env.setdefault("ANTHROPIC_BASE_URL", url)
+                env.setdefault("ANTHROPIC_API_KEY", token.reveal())
+            case Provider.OPENAI:
+                env.setdefault("OPENAI_BASE_URL", f"{url}/v1")
+                env.setdefault("OPENAI_API_KEY", token.reveal())
+    return env

@@ -1,0 +1,148 @@
+"""From what a caller asks for to a complete, checked specification. Pure: ids, names and time are arguments."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from corral.engine.ports import Progress
+from corral.errors import InvalidInput, Unsupported
+from corral.model.egress import EgressPolicy, HostRule
+from corral.model.ids import (
+    SandboxId,
+    TenantId,
+    check_env,
+    check_guest_path,
+    check_labels,
+    check_name,
+    check_user,
+)
+from corral.model.sandbox import Isolation, Limits, SandboxSpec
+from corral.model.template import Template
+from corral.policy.egress import parse_rule
+
+MAX_TTL = 365 * 24 * 3600
+MAX_ALLOW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """What a caller may say of a new sandbox; None means the default.
+
+    `allow` lists further destinations as `host`, `host:port` or `*.domain`. `secrets` names secrets of the vault; None
+    means those that `agent` can use, and none without an agent. `repo` is a directory of the host or an https URL,
+    `branch` is `auto` (a branch `corral/<name>`) or a branch's name.
+    """
+
+    template: str | None = None
+    name: str | None = None
+    isolation: Isolation | None = None
+    runtime: str | None = None
+    limits: Limits | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
+    workdir: str | None = None
+    ttl: int | None = None
+    allow: tuple[str, ...] = ()
+    secrets: tuple[str, ...] | None = None
+    agent: str | None = None
+    repo: str | None = None
+    branch: str | None = None
+    progress: Progress | None = None
+
+
+def checked(request: CreateRequest) -> CreateRequest:
+    """`request` itself, or InvalidInput that names the first field out of bounds."""
+    if request.name is not None:
+        check_name(request.name)
+    check_env(request.env)
+    check_labels(request.labels)
+    if request.user is not None:
+        check_user(request.user)
+    if request.workdir is not None:
+        check_guest_path(request.workdir)
+    if request.limits is not None:
+        request.limits.checked()
+    check_ttl(request.ttl)
+    if len(request.allow) > MAX_ALLOW:
+        raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
+    for rule in request.allow:
+        parse_rule(rule)
+    if request.branch is not None and request.repo is None:
+        raise InvalidInput("a branch needs a repository", "give --repo as well")
+    return request
+
+
+def check_ttl(ttl: int | None) -> None:
+    """Raise InvalidInput for a time to live out of 1 second to 365 days."""
+    if ttl is not None and not 1 <= ttl <= MAX_TTL:
+        raise InvalidInput(f"ttl {ttl} is out of range", f"use 1 to {MAX_TTL} seconds")
+
+
+def choose_runtime(
+    usable: dict[Isolation, tuple[str, ...]], isolation: Isolation | None, runtime: str | None
+) -> tuple[Isolation, str]:
+    """The isolation and runtime to use: the runtime asked for, else the preferred one of the isolation asked for.
+
+    Raises Unsupported where this host has no such runtime, InvalidInput where the two contradict each other.
+    """
+    if runtime is not None:
+        for level, names in usable.items():
+            if runtime in names:
+                if isolation is not None and isolation is not level:
+                    raise InvalidInput(
+                        f"runtime {runtime} gives isolation {level}, not {isolation}", "give one of the two only"
+                    )
+                return level, runtime
+        known = ", ".join(sorted(name for names in usable.values() for name in names)) or "none"
+        raise Unsupported(f"runtime {runtime[:40]!r} is not usable on this host", f"usable here: {known}; see `corral doctor`")
+    wanted = isolation or Isolation.CONTAINER
+    if not usable.get(wanted):
+        raise Unsupported(f"no runtime on this host gives isolation {wanted}", "see `corral doctor` for what to install")
+    return wanted, usable[wanted][0]
+
+
+def egress_policy(allow: tuple[str, ...], networks: tuple[str, ...]) -> EgressPolicy:
+    """The policy of a sandbox: what was allowed for it, and the networks that the operator opened."""
+    rules: dict[str, HostRule] = {}
+    for text in allow:
+        rule = parse_rule(text)
+        former = rules.get(rule.host)
+        ports = rule.ports if former is None else tuple(sorted({*former.ports, *rule.ports}))
+        rules[rule.host] = HostRule(rule.host, ports)
+    return EgressPolicy(tuple(rules.values()), networks)
+
+
+def build_spec(
+    request: CreateRequest,
+    *,
+    id: SandboxId,
+    tenant: TenantId,
+    name: str,
+    template: Template,
+    usable: dict[Isolation, tuple[str, ...]],
+    secrets: tuple[str, ...],
+    networks: tuple[str, ...],
+    now: datetime,
+) -> SandboxSpec:
+    """The specification of a new sandbox. `request` has passed `checked`."""
+    isolation, runtime = choose_runtime(usable, request.isolation, request.runtime)
+    return SandboxSpec(
+        id=id,
+        tenant=tenant,
+        name=name,
+        template=template.id,
+        isolation=isolation,
+        runtime=runtime,
+        limits=request.limits or Limits(),
+        env={**template.config.env, **request.env},
+        labels=request.labels,
+        user=request.user or template.config.user,
+        workdir=request.workdir or template.config.workdir,
+        egress=egress_policy(request.allow, networks),
+        secrets=secrets,
+        created_at=now,
+        ttl=request.ttl,
+        agent=request.agent,
+        repo=request.repo,
+        branch=request.branch,
+    )

@@ -1,0 +1,120 @@
+"""Every sandbox that the daemon knows: looked up in memory, changed only through the lifecycle table and the store.
+
+The daemon is the only writer of its store, so memory and store agree; the store is written first.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from corral.engine.events import Events
+from corral.engine.ports import Clock, Store
+from corral.errors import NotFound
+from corral.model.egress import EgressPolicy
+from corral.model.grants import Grant
+from corral.model.ids import SandboxId, TenantId
+from corral.model.lifecycle import Event, State, advance
+from corral.model.sandbox import Sandbox, SandboxSpec
+
+
+class Registry:
+    """Sandboxes by id and by name.
+
+    Whoever changes a sandbox's state holds its lock (`lock(id)`); reading needs none.
+    """
+
+    def __init__(self, store: Store, events: Events, clock: Clock) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._sandboxes: dict[SandboxId, Sandbox] = {}
+        self._names: dict[tuple[TenantId, str], SandboxId] = {}
+        self._locks: dict[SandboxId, asyncio.Lock] = {}
+
+    async def load(self) -> None:
+        """Read all sandboxes from the store."""
+        for sandbox in await self._store.sandboxes():
+            self._remember(sandbox)
+
+    def lock(self, sandbox: SandboxId) -> asyncio.Lock:
+        """The lock that serialises changes of one sandbox."""
+        return self._locks.setdefault(sandbox, asyncio.Lock())
+
+    def all(self) -> list[Sandbox]:
+        """All tenants' sandboxes, oldest first."""
+        return list(self._sandboxes.values())
+
+    def of(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
+        """A tenant's sandboxes, oldest first, that carry all of `labels`."""
+        wanted = (labels or {}).items()
+        return [s for s in self._sandboxes.values() if s.spec.tenant == tenant and wanted <= s.spec.labels.items()]
+
+    def find(self, tenant: TenantId, ref: str) -> Sandbox:
+        """By name or id. Raises NotFound, also for another tenant's."""
+        by_name = self._names.get((tenant, ref))
+        sandbox = self._sandboxes.get(by_name or SandboxId(ref))
+        if sandbox is None or sandbox.spec.tenant != tenant:
+            raise NotFound(f"there is no sandbox {ref[:80]!r}", "list yours with `corral ls`")
+        return sandbox
+
+    def get(self, sandbox: SandboxId) -> Sandbox | None:
+        """By id, whatever its tenant."""
+        return self._sandboxes.get(sandbox)
+
+    def taken(self, tenant: TenantId, name: str) -> bool:
+        """Whether a sandbox of the tenant has that name."""
+        return (tenant, name) in self._names
+
+    async def add(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Record a new sandbox. Raises Conflict if its name is taken."""
+        await self._store.add_sandbox(sandbox, grant)
+        self._remember(sandbox)
+        self._events.publish(sandbox)
+
+    async def advance(self, sandbox: SandboxId, event: Event, reason: str = "") -> Sandbox:
+        """Apply a lifecycle event. Raises Conflict, and changes nothing, if the table does not list it."""
+        current = self._sandboxes.get(sandbox)
+        if current is None:
+            raise NotFound("the sandbox is gone")
+        changed = current.with_state(advance(current.state, event), self._clock.now(), reason)
+        await self._put(changed)
+        return changed
+
+    async def correct(self, sandbox: SandboxId, state: State, reason: str) -> Sandbox:
+        """Set the state that the kernel shows, after a time without a daemon."""
+        changed = self._sandboxes[sandbox].with_state(state, self._clock.now(), reason)
+        await self._put(changed)
+        return changed
+
+    async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
+        """Change the time to live, counted in seconds from now."""
+        current = self._sandboxes[sandbox]
+        age = int((self._clock.now() - current.spec.created_at).total_seconds())
+        return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
+
+    async def set_egress(self, sandbox: SandboxId, egress: EgressPolicy) -> Sandbox:
+        """Change what the sandbox may reach."""
+        return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, egress=egress))
+
+    async def _respec(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+        changed = replace(self._sandboxes[sandbox], spec=spec)
+        await self._store.set_spec(spec)
+        self._remember(changed)
+        return changed
+
+    async def drop(self, sandbox: SandboxId) -> None:
+        """Forget a sandbox of which nothing is left."""
+        await self._store.remove_sandbox(sandbox)
+        gone = self._sandboxes.pop(sandbox, None)
+        self._locks.pop(sandbox, None)
+        if gone is not None:
+            self._names.pop((gone.spec.tenant, gone.spec.name), None)
+            self._events.publish(gone.with_state(State.GONE, self._clock.now(), gone.reason))
+
+    async def _put(self, sandbox: Sandbox) -> None:
+        await self._store.set_state(sandbox)
+        self._remember(sandbox)
+        self._events.publish(sandbox)
+
+    def _remember(self, sandbox: Sandbox) -> None:
+        self._sandboxes[sandbox.id] = sandbox
+        self._names[sandbox.spec.tenant, sandbox.spec.name] = sandbox.id

@@ -1,0 +1,338 @@
+"""The use cases of a sandbox's life: create, start, stop, pause, resume, remove, and finding all again after a crash.
+
+Order of every change: the intent goes to the store, then the driver acts, then the outcome goes to the store. What a
+crash leaves in between is finished or undone by `recover`, from the state in the store and what the kernel shows.
+"""
+
+import asyncio
+import logging
+import secrets as randomness
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+from coolname import generate_slug
+
+from corral.engine.events import Events
+from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
+from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Store
+from corral.engine.registry import Registry
+from corral.engine.templates import Templates
+from corral.errors import Conflict, CorralError, NoCapacity, NotFound
+from corral.host.tasks import TaskOwner
+from corral.model.egress import EgressPolicy
+from corral.model.events import LifecycleEvent
+from corral.model.grants import Grant
+from corral.model.ids import GrantId, SandboxId, TenantId
+from corral.model.lifecycle import Event, State
+from corral.model.sandbox import Sandbox, SandboxSpec, Stats
+from corral.model.template import Template
+from corral.model.usage import UsageTotal
+from corral.policy.tokens import token_hash
+
+log = logging.getLogger(__name__)
+
+STARTS_AT_ONCE = 4
+"""Sandboxes being started at the same time: the kernel serialises most of the work, more only adds waiting."""
+MAX_SANDBOXES = 10_000
+SWEEP_SECONDS = 1.0
+
+Ready = Callable[[Sandbox], Awaitable[None]]
+
+
+class Sandboxes:
+    """All sandboxes of this daemon."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        driver: Driver,
+        gateway: Gateway,
+        templates: Templates,
+        registry: Registry,
+        events: Events,
+        clock: Clock,
+        networks: Callable[[], tuple[str, ...]],
+        tasks: TaskOwner,
+        on_running: Ready,
+        on_down: Callable[[SandboxId], Awaitable[None]],
+        provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
+        granted: Callable[[TenantId, CreateRequest], Awaitable[tuple[str, ...]]],
+    ) -> None:
+        """`on_running` and `on_down` open and close the session with a guest; `provision` fills a new sandbox (agent,
+        repository); `granted` names the secrets that a request is entitled to; `networks` are the operator's CIDRs."""
+        self._store = store
+        self._driver = driver
+        self._gateway = gateway
+        self._templates = templates
+        self._registry = registry
+        self._events = events
+        self._clock = clock
+        self._networks = networks
+        self._tasks = tasks
+        self._on_running = on_running
+        self._on_down = on_down
+        self._provision = provision
+        self._granted = granted
+        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get(self, tenant: TenantId, ref: str) -> Sandbox:
+        """By name or id. Raises NotFound."""
+        return self._registry.find(tenant, ref)
+
+    def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
+        """A tenant's sandboxes, oldest first."""
+        return self._registry.of(tenant, labels)
+
+    def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
+        """Lifecycle events from now, or after a sequence number."""
+        return self._events.follow(tenant, after)
+
+    async def stats(self, tenant: TenantId, ref: str) -> Stats:
+        """What a sandbox uses now."""
+        return await self._driver.stats(self.get(tenant, ref).id)
+
+    async def usage(self, tenant: TenantId, ref: str) -> list[UsageTotal]:
+        """What its model calls cost, by model."""
+        return await self._store.usage(self.get(tenant, ref).id)
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def create(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
+        """A new running sandbox. A create that fails leaves nothing.
+
+        Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity, DiskFull.
+        """
+        checked(request)
+        if len(self._registry.all()) >= MAX_SANDBOXES:
+            raise NoCapacity(f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`")
+        template = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
+        spec = build_spec(
+            request,
+            id=SandboxId(randomness.token_hex(8)),
+            tenant=tenant,
+            name=request.name or self._free_name(tenant),
+            template=template,
+            usable=self._driver.runtimes(),
+            secrets=await self._granted(tenant, request),
+            networks=self._networks(),
+            now=self._clock.now(),
+        )
+        async with self._registry.lock(spec.id):
+            await self._admit(spec)
+            try:
+                await self._bring_up(spec, template)
+                sandbox = await self._registry.advance(spec.id, Event.CREATED)
+                self._supervise(spec.id)
+                await self._provision(sandbox, request)
+            except BaseException:
+                await asyncio.shield(self._discard(spec.id))
+                raise
+        return sandbox
+
+    async def start(self, tenant: TenantId, ref: str) -> Sandbox:
+        """Start a stopped sandbox; its files are as they were."""
+        async with self._locked(tenant, ref) as sandbox:
+            await self._registry.advance(sandbox.id, Event.START)
+            try:
+                await self._bring_up(sandbox.spec, await self._store.template(sandbox.spec.template))
+            except BaseException as error:
+                await asyncio.shield(self._failed_start(sandbox.id, str(error)))
+                raise
+            started = await self._registry.advance(sandbox.id, Event.STARTED)
+            self._supervise(sandbox.id)
+            return started
+
+    async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
+        """End its processes: TERM, KILL after `grace` seconds. Its files stay."""
+        async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state not in (State.RUNNING, State.PAUSED):
+                return await self._registry.advance(sandbox.id, Event.STOP)
+            await self._take_down(sandbox.id, grace)
+            return await self._registry.advance(sandbox.id, Event.STOP, "stopped")
+
+    async def pause(self, tenant: TenantId, ref: str) -> Sandbox:
+        """Freeze its processes where they are."""
+        async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state is State.RUNNING:
+                await self._driver.pause(sandbox.id)
+            return await self._registry.advance(sandbox.id, Event.PAUSE)
+
+    async def resume(self, tenant: TenantId, ref: str) -> Sandbox:
+        """Let a paused sandbox go on."""
+        async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state is State.PAUSED:
+                await self._driver.resume(sandbox.id)
+            resumed = await self._registry.advance(sandbox.id, Event.RESUME)
+            await self._on_running(resumed)
+            return resumed
+
+    async def remove(self, tenant: TenantId, ref: str) -> None:
+        """Kill it and remove all that is left of it, its files included."""
+        async with self._locked(tenant, ref) as sandbox:
+            await self._registry.advance(sandbox.id, Event.REMOVE)
+            await asyncio.shield(self._discard(sandbox.id))
+
+    async def set_ttl(self, tenant: TenantId, ref: str, seconds: int | None) -> Sandbox:
+        """End its life `seconds` from now, or never."""
+        check_ttl(seconds)
+        async with self._locked(tenant, ref) as sandbox:
+            return await self._registry.set_ttl(sandbox.id, seconds)
+
+    async def set_egress(self, tenant: TenantId, ref: str, policy: EgressPolicy) -> None:
+        """Replace what a running sandbox may reach; open connections are cut."""
+        async with self._locked(tenant, ref) as sandbox:
+            changed = await self._registry.set_egress(sandbox.id, policy)
+            await self._attach(changed.spec)
+
+    # -- after a time without a daemon ----------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Bring store and kernel to agreement: finish or undo what was cut, re-adopt what runs, sweep what nobody owns."""
+        await self._registry.load()
+        for sandbox in self._registry.all():
+            async with self._registry.lock(sandbox.id):
+                try:
+                    await self._recover_one(sandbox)
+                except CorralError as error:
+                    log.error("sandbox %s could not be recovered: %s", sandbox.spec.name, error)
+        owned = {sandbox.id for sandbox in self._registry.all()}
+        for orphan in await self._driver.known() - owned:
+            log.warning("removing %s, which no sandbox owns", orphan)
+            await self._driver.remove(orphan)
+
+    async def _recover_one(self, sandbox: Sandbox) -> None:
+        match sandbox.state:
+            case State.CREATING | State.REMOVING:
+                await self._discard(sandbox.id)
+            case State.STARTING:
+                await self._failed_start(sandbox.id, "the daemon ended while it started")
+            case State.RUNNING | State.PAUSED:
+                await self._readopt(sandbox)
+            case State.STOPPED | State.FAILED | State.GONE:
+                await self._driver.stop(sandbox.id, 0)
+
+    async def _readopt(self, sandbox: Sandbox) -> None:
+        status = await self._driver.status(sandbox.id)
+        if status in (DriverStatus.STOPPED, DriverStatus.ABSENT):
+            await self._driver.stop(sandbox.id, 0)
+            await self._registry.correct(sandbox.id, State.STOPPED, "it ended while the daemon was down")
+            return
+        await self._attach(sandbox.spec)
+        actual = State.PAUSED if status is DriverStatus.PAUSED else State.RUNNING
+        if sandbox.state is not actual:
+            sandbox = await self._registry.correct(sandbox.id, actual, "as found after a restart of the daemon")
+        await self._on_running(sandbox)
+        self._supervise(sandbox.id)
+
+    async def sweep(self) -> None:
+        """Remove sandboxes whose time to live has passed; runs until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = self._clock.now()
+            for sandbox in self._registry.all():
+                ttl = sandbox.spec.ttl
+                if ttl is None or now < sandbox.spec.created_at + timedelta(seconds=ttl):
+                    continue
+                log.info("sandbox %s reached its time to live", sandbox.spec.name)
+                try:
+                    await self.remove(sandbox.spec.tenant, sandbox.id)
+                except (Conflict, NotFound):
+                    continue
+                except CorralError as error:
+                    log.error("sandbox %s could not be removed: %s", sandbox.spec.name, error)
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    async def _admit(self, spec: SandboxSpec) -> None:
+        grant = GrantId(randomness.token_hex(16))
+        token = await self._store.derive_token(grant)
+        now = self._clock.now()
+        await self._registry.add(
+            Sandbox(spec, State.CREATING, now),
+            Grant(grant, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, now),
+        )
+
+    async def _bring_up(self, spec: SandboxSpec, template: Template) -> None:
+        async with self._starting:
+            await self._driver.prepare(spec, template)
+            await self._attach(spec)
+            await self._driver.start(spec, template)
+            sandbox = self._registry.get(spec.id)
+            if sandbox is not None:
+                await self._on_running(sandbox)
+
+    async def _attach(self, spec: SandboxSpec) -> None:
+        grant = await self._store.grant_of(spec.id)
+        listeners = await self._driver.listen(spec)
+        try:
+            await self._gateway.attach(
+                Attachment(spec.id, spec.tenant, spec.name, grant.token_hash, spec.secrets, spec.egress), listeners
+            )
+        finally:
+            for listener in listeners:
+                listener.sock.close()
+
+    async def _take_down(self, sandbox: SandboxId, grace: float) -> None:
+        self._tasks.cancel(f"wait-{sandbox}")
+        await self._driver.stop(sandbox, grace)
+        await self._on_down(sandbox)
+        await self._gateway.detach(sandbox)
+
+    async def _discard(self, sandbox: SandboxId) -> None:
+        self._tasks.cancel(f"wait-{sandbox}")
+        await self._gateway.detach(sandbox)
+        await self._driver.remove(sandbox)
+        await self._on_down(sandbox)
+        await self._registry.drop(sandbox)
+
+    async def _failed_start(self, sandbox: SandboxId, reason: str) -> None:
+        await self._take_down(sandbox, 0)
+        await self._registry.advance(sandbox, Event.FAIL, reason)
+
+    def _supervise(self, sandbox: SandboxId) -> None:
+        self._tasks.start(self._follow_end(sandbox), name=f"wait-{sandbox}")
+
+    async def _follow_end(self, sandbox: SandboxId) -> None:
+        reason = await self._driver.wait(sandbox)
+        async with self._registry.lock(sandbox):
+            current = self._registry.get(sandbox)
+            if current is None or current.state not in (State.RUNNING, State.PAUSED):
+                return
+            await self._driver.stop(sandbox, 0)
+            await self._on_down(sandbox)
+            await self._gateway.detach(sandbox)
+            await self._registry.advance(sandbox, Event.EXITED, reason or "its first process ended")
+
+    def _locked(self, tenant: TenantId, ref: str) -> "_Locked":
+        return _Locked(self._registry, tenant, ref)
+
+    def _free_name(self, tenant: TenantId) -> str:
+        for words in (2, 2, 2, 2, 3, 3, 3, 4):
+            name = generate_slug(words)
+            if not self._registry.taken(tenant, name) and len(name) <= 63:
+                return name
+        return f"sandbox-{randomness.token_hex(4)}"
+
+
+class _Locked:
+    """A sandbox, looked up again once its lock is held: what was waited for may have removed it."""
+
+    def __init__(self, registry: Registry, tenant: TenantId, ref: str) -> None:
+        self._registry = registry
+        self._tenant = tenant
+        self._ref = ref
+
+    async def __aenter__(self) -> Sandbox:
+        self._lock = self._registry.lock(self._registry.find(self._tenant, self._ref).id)
+        await self._lock.acquire()
+        try:
+            return self._registry.find(self._tenant, self._ref)
+        except NotFound:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,130 @@
+"""Templates: built, imported, made from a sandbox, looked up."""
+
+import asyncio
+import secrets as randomness
+from collections.abc import Awaitable, Callable
+
+from corral.engine.ports import Clock, Layers, Progress, Store
+from corral.errors import Conflict, NotFound
+from corral.model.ids import LayerDigest, TemplateId, TenantId, check_name
+from corral.model.template import Template, TemplateConfig
+
+BASE = "base"
+
+AgentBuilder = Callable[[TenantId, str, Template, Progress], Awaitable[LayerDigest]]
+"""Installs an agent in a sandbox of a template and returns what that added as a layer."""
+
+
+def silent(_: str) -> None:
+    """Progress that nobody follows."""
+
+
+class Templates:
+    """The templates of every tenant. What takes long runs once at a time per name; others wait for its result."""
+
+    def __init__(self, store: Store, layers: Layers, clock: Clock, build_agent_layer: AgentBuilder) -> None:
+        self._store = store
+        self._layers = layers
+        self._clock = clock
+        self._build_agent_layer = build_agent_layer
+        self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
+
+    async def list(self, tenant: TenantId) -> list[Template]:
+        """A tenant's templates, oldest first."""
+        return await self._store.templates(tenant)
+
+    async def get(self, tenant: TenantId, ref: str) -> Template:
+        """By name or id. Raises NotFound."""
+        for template in await self._store.templates(tenant):
+            if ref in (template.name, template.id):
+                return template
+        raise NotFound(
+            f"there is no template {ref[:80]!r}", "see `corral template ls`; make one with `corral template build`"
+        )
+
+    async def resolve(self, tenant: TenantId, ref: str | None, agent: str | None, progress: Progress | None) -> Template:
+        """The template that a create asks for: by name, or the agent's, or `base`; the latter two are built where missing."""
+        if ref is not None and ref not in (BASE, agent):
+            return await self.get(tenant, ref)
+        if agent is not None and ref != BASE:
+            return await self.build_agent(tenant, agent, progress or silent)
+        return await self.build_base(tenant, progress or silent)
+
+    async def build_base(self, tenant: TenantId, progress: Progress = silent) -> Template:
+        """The `base` template of this version of Corral; built where its layers are missing."""
+        async with self._lock(tenant, BASE):
+            layers = await self._layers.base(progress)
+            return await self._keep(tenant, BASE, layers, TemplateConfig(env=dict(_BASE_ENV)), source=BASE)
+
+    async def build_agent(self, tenant: TenantId, agent: str, progress: Progress = silent) -> Template:
+        """The template with an agent's program on top of `base`; built in a sandbox where it is missing or out of date."""
+        base = await self.build_base(tenant, progress)
+        async with self._lock(tenant, agent):
+            source = f"agent:{agent}"
+            for template in await self._store.templates(tenant):
+                if template.name == agent and template.source == source and template.parent == base.id:
+                    return template
+            layer = await self._build_agent_layer(tenant, agent, base, progress)
+            return await self._keep(tenant, agent, (*base.layers, layer), base.config, source=source, parent=base)
+
+    async def build_image(self, tenant: TenantId, name: str, reference: str, progress: Progress = silent) -> Template:
+        """A template from an OCI image. Its user, working directory and environment are kept."""
+        check_name(name, "template name")
+        if name == BASE:
+            raise Conflict("`base` is Corral's own template", "choose another name")
+        async with self._lock(tenant, name):
+            image = await self._layers.image(reference, progress)
+            config = TemplateConfig(
+                env=image.env, user=image.user or "root", workdir=image.workdir or "/", sudo=False
+            )
+            return await self._keep(tenant, name, image.layers, config, source=f"{reference}@{image.digest}")
+
+    async def from_layer(self, tenant: TenantId, name: str, parent: Template, layer: LayerDigest) -> Template:
+        """A template made of another one and a layer on top: a checkpoint."""
+        check_name(name, "template name")
+        if name == BASE:
+            raise Conflict("`base` is Corral's own template", "choose another name")
+        return await self._keep(
+            tenant, name, (*parent.layers, layer), parent.config, source=f"checkpoint:{parent.name}", parent=parent
+        )
+
+    async def remove(self, tenant: TenantId, ref: str) -> None:
+        """No longer offer a template; its layers go once nothing uses them."""
+        template = await self.get(tenant, ref)
+        await self._store.remove_template(template.id)
+        await self._layers.prune(await self._store.layers_in_use())
+
+    async def _keep(
+        self,
+        tenant: TenantId,
+        name: str,
+        layers: tuple[LayerDigest, ...],
+        config: TemplateConfig,
+        *,
+        source: str,
+        parent: Template | None = None,
+    ) -> Template:
+        for former in await self._store.templates(tenant):
+            if former.name == name and former.layers == layers and former.config == config:
+                return former
+        template = Template(
+            id=TemplateId(randomness.token_hex(8)),
+            tenant=tenant,
+            name=name,
+            layers=layers,
+            config=config,
+            size=sum([await self._layers.size(layer) for layer in layers]),
+            created_at=self._clock.now(),
+            source=source,
+            parent=parent.id if parent else None,
+        )
+        await self._store.add_template(template)
+        return template
+
+    def _lock(self, tenant: TenantId, name: str) -> asyncio.Lock:
+        return self._building.setdefault((tenant, name), asyncio.Lock())
+
+
+_BASE_ENV = {"LANG": "C.UTF-8", "EDITOR": "vim"}
+
+

@@ -1,0 +1,106 @@
+"""Secrets and prices: kept by the store, handed to the gateway at once when they change."""
+
+from urllib.parse import urlsplit
+
+from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, Store
+from corral.errors import InvalidInput, NotFound
+from corral.model.ids import TenantId, check_name
+from corral.model.secrets import Provider, Secret, SecretInfo
+
+DEFAULT_BASE_URLS = {
+    Provider.ANTHROPIC: "https://api.anthropic.com",
+    Provider.OPENAI: "https://api.openai.com",
+}
+
+
+def check_base_url(url: str) -> str:
+    """`url` without a trailing slash or version suffix, or InvalidInput: http(s), a host, no user, query or fragment."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path]") from error
+    plain = parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.password
+    if not plain or parts.query or parts.fragment or any(c <= " " or c == "\x7f" for c in url) or port == 0:
+        raise InvalidInput(f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path], nothing more")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+class Secrets:
+    """The vault's secrets, by tenant and name."""
+
+    def __init__(self, store: Store, gateway: Gateway, clock: Clock) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._clock = clock
+
+    async def add(
+        self, tenant: TenantId, name: str, value: Secret, provider: Provider | None = None, base_url: str | None = None
+    ) -> SecretInfo:
+        """Add or replace a secret; running sandboxes use the new value from their next request on.
+
+        `provider` is taken from the name where that is a provider's (`anthropic`, `openai`). Raises InvalidInput.
+        """
+        check_name(name, "secret name")
+        provider = provider or _provider_named(name)
+        url = check_base_url(base_url) if base_url else DEFAULT_BASE_URLS[provider]
+        info = await self._store.put_secret(
+            OpenedSecret(tenant, name, provider, url, value), self._clock.now()
+        )
+        await self.publish()
+        await self._store.audit(tenant, None, "secret.put", {"name": name, "provider": provider.value, "base_url": url})
+        return info
+
+    async def remove(self, tenant: TenantId, name: str) -> None:
+        """Remove a secret; calls that use it are refused from now on. Raises NotFound."""
+        await self._store.remove_secret(tenant, name)
+        await self.publish()
+        await self._store.audit(tenant, None, "secret.remove", {"name": name})
+
+    async def list(self, tenant: TenantId) -> list[SecretInfo]:
+        """What may be shown of a tenant's secrets."""
+        return await self._store.secrets(tenant)
+
+    async def named(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
+        """These secrets. Raises NotFound for the first one that does not exist."""
+        known = {info.name: info for info in await self._store.secrets(tenant)}
+        for name in names:
+            if name not in known:
+                raise NotFound(f"there is no secret {name[:80]!r}", f"add it: `corral secret add {name[:63]}`")
+        return [known[name] for name in names]
+
+    async def publish(self) -> None:
+        """Hand all secrets and prices to the gateway."""
+        await self._gateway.set_secrets(await self._store.open_secrets())
+        await self._gateway.set_prices(await self._store.prices())
+
+
+class Prices:
+    """Operator's prices, for models that the price library does not know."""
+
+    def __init__(self, store: Store, gateway: Gateway) -> None:
+        self._store = store
+        self._gateway = gateway
+
+    async def set(self, tenant: TenantId, price: ModelPrice) -> None:
+        """Add or replace a price. Raises NotFound for an unknown secret, InvalidInput for a negative price."""
+        if price.secret not in {info.name for info in await self._store.secrets(tenant)}:
+            raise NotFound(f"there is no secret {price.secret[:80]!r}", "see `corral secret ls`")
+        if min(price.input, price.output, price.cache_read, price.cache_write) < 0:
+            raise InvalidInput("a price is negative", "give US dollars per million tokens, 0 or more")
+        await self._store.set_price(price)
+        await self._gateway.set_prices(await self._store.prices())
+
+    async def list(self) -> list[ModelPrice]:
+        """All operator's prices."""
+        return await self._store.prices()
+
+
+def _provider_named(name: str) -> Provider:
+    try:
+        return Provider(name)
+    except ValueError:
+        known = ", ".join(Provider)
+        raise InvalidInput(
+            f"the provider of secret {name!r} is not known", f"add --provider, one of: {known}"
+        ) from None
