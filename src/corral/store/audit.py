@@ -1,0 +1,133 @@
+"""The audit log: records are only ever appended, and each one's hash covers the one before it.
+
+Record n has `hash = sha256(hash of n-1, newline, canonical JSON of the record)`; before the first record
+stands an empty hash. The last record's number and hash are sealed with the installation's key, so that
+neither a changed record, nor a missing one, nor a log cut off at its end, nor one recomputed as a whole
+passes `verify`.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, desc, insert, select, update
+
+from corral.errors import HostError, InvalidInput
+from corral.model.ids import SandboxId, TenantId
+from corral.store import schema
+from corral.store.keys import Keys
+
+MAX_DETAIL = 16 * 1024
+"""Bytes of a record's detail as JSON: one sandbox's records cannot fill the disk with a few calls."""
+BATCH = 2000
+"""Records checked per transaction: other calls of the store go between."""
+
+_HEAD = "audit_head"
+_table = schema.audit
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCheck:
+    """What a check of the log found: how many records are sound, and what is wrong after them (empty:
+    nothing).
+    """
+
+    records: int
+    fault: str = ""
+
+
+def canonical(sequence: int, at: datetime, tenant: str, sandbox: str | None, kind: str, detail: str) -> str:
+    """A record as the one text that its hash covers."""
+    fields = [sequence, at.isoformat(timespec="microseconds"), tenant, sandbox, kind, detail]
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def chain(previous: str, record: str) -> str:
+    """The hash of a record that follows the one whose hash is `previous`."""
+    return hashlib.sha256(f"{previous}\n{record}".encode()).hexdigest()
+
+
+def append(
+    db: Connection,
+    keys: Keys,
+    at: datetime,
+    tenant: TenantId,
+    sandbox: SandboxId | None,
+    kind: str,
+    detail: dict[str, str],
+) -> None:
+    """Add one record."""
+    text = json.dumps(detail, sort_keys=True, separators=(",", ":"))
+    if len(text) > MAX_DETAIL:
+        raise InvalidInput(f"an audit record of {len(text)} bytes is too large", f"use at most {MAX_DETAIL}")
+    last = _sealed_last(db, keys)
+    if last is None:
+        raise HostError(
+            "the audit log was altered: its last record is not the one that was sealed",
+            "keep the data directory as evidence; what needs an audit record is refused until it is restored",
+        )
+    sequence = last.sequence + 1
+    digest = chain(last.hash, canonical(sequence, at, tenant, sandbox, kind, text))
+    db.execute(
+        insert(_table).values(
+            sequence=sequence, tenant=tenant, sandbox=sandbox, at=at, kind=kind, detail=text, hash=digest
+        )
+    )
+    _set_head(db, keys.audit_head(sequence, digest), first=sequence == 1)
+
+
+def _set_head(db: Connection, seal: str, *, first: bool) -> None:
+    table = schema.installation
+    if first:
+        db.execute(insert(table).values(key=_HEAD, value=seal))
+    else:
+        db.execute(update(table).where(table.c.key == _HEAD).values(value=seal))
+
+
+def batch(db: Connection, after: int, upto: int) -> Sequence[Row[Any]]:
+    """Up to BATCH records with numbers above `after`, to `upto`."""
+    query = select(_table).where(_table.c.sequence > after, _table.c.sequence <= upto)
+    return db.execute(query.order_by(_table.c.sequence).limit(BATCH)).all()
+
+
+def last_sequence(db: Connection, keys: Keys) -> int | None:
+    """The number of the last record (0: none), or None if the seal does not vouch for it."""
+    last = _sealed_last(db, keys)
+    return None if last is None else last.sequence
+
+
+def _sealed_last(db: Connection, keys: Keys) -> "Place | None":
+    """The end of the chain, or None if the seal does not vouch for it."""
+    query = select(_table.c.sequence, _table.c.hash).order_by(desc(_table.c.sequence)).limit(1)
+    last = db.execute(query).first()
+    seal = db.scalar(select(schema.installation.c.value).where(schema.installation.c.key == _HEAD))
+    if last is None and seal is None:
+        return Place()
+    if last is None or seal is None:
+        return None
+    sound = hmac.compare_digest(seal, keys.audit_head(last.sequence, last.hash))
+    return Place(last.sequence, last.hash) if sound else None
+
+
+@dataclass(slots=True)
+class Place:
+    """A place in the chain, the number and hash of its last record, that moves on record by record."""
+
+    sequence: int = 0
+    hash: str = ""
+
+    def fault(self, rows: Sequence[Row[Any]]) -> str:
+        """What is wrong in the next rows; empty if nothing is, and they are then behind us."""
+        for row in rows:
+            if row.sequence != self.sequence + 1:
+                return f"record {self.sequence + 1} is missing"
+            record = canonical(row.sequence, row.at, row.tenant, row.sandbox, row.kind, row.detail)
+            digest = chain(self.hash, record)
+            if digest != row.hash:
+                return f"record {row.sequence} was altered"
+            self.sequence, self.hash = row.sequence, digest
+        return ""

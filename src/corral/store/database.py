@@ -1,0 +1,190 @@
+"""The connection to the database: one worker thread, one transaction per call.
+
+SQLite runs in WAL mode with `synchronous=NORMAL`: a commit survives `kill -9` of the daemon, and costs no
+disk flush (0.01 ms instead of 0.4 ms where this was measured). What must survive a power cut too, because
+something outside of the database follows from it, is committed by `run_durable`, which flushes that commit
+and all before it.
+
+Every transaction starts with BEGIN IMMEDIATE, so it waits for other writers at its start, where waiting is
+safe, and never fails in the middle because its snapshot is stale.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import exc as sql_errors
+
+from corral.errors import (
+    Conflict,
+    CorralError,
+    DiskFull,
+    HostError,
+    InternalError,
+    InvalidInput,
+    NoCapacity,
+    Unsupported,
+)
+from corral.store.schema import HEAD
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BUSY_TIMEOUT = 10
+"""Seconds to wait for another process's transaction."""
+
+
+class Database:
+    """A database whose calls run one after another on a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _parse(url)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="corral-store")
+        self._engine: Engine | None = None
+
+    async def open(self) -> None:
+        """Create or upgrade the schema. Raises HostError for a schema newer than this code, DiskFull."""
+        await self._submit(self._open)
+
+    async def close(self) -> None:
+        """Wait for calls under way, then let go of the database. Idempotent."""
+        try:
+            await self._submit(self._dispose)
+        except RuntimeError:  # the worker was shut down before
+            return
+        self._worker.shutdown(wait=False)
+
+    async def run(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`query(connection, …)` in a transaction that its return commits and its exception rolls back.
+
+        A cancelled caller does not stop a query that has begun.
+        """
+        return await self._submit(self._transaction, "NORMAL", query, args, kwargs)
+
+    async def run_durable(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run`; on return the transaction survives a power cut."""
+        return await self._submit(self._transaction, "FULL", query, args, kwargs)
+
+    async def _submit(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, _mapped, function, *args)
+
+    def _open(self) -> None:
+        if self._engine is None:
+            _create_private(self._url)
+            self._engine = _engine(self._url)
+        with self._engine.connect().execution_options(synchronous="FULL") as connection, connection.begin():
+            _upgrade(connection)
+
+    def _dispose(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def _transaction(
+        self, synchronous: str, query: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        if self._engine is None:
+            raise InternalError("the store is not open")
+        with self._engine.connect() as connection:
+            connection.execution_options(synchronous=synchronous)
+            with connection.begin():
+                return query(connection, *args, **kwargs)
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except sql_errors.ArgumentError:
+        raise InvalidInput("the database URL is malformed", "use sqlite:////path/to/corral.db") from None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
+        raise Unsupported("this database is not supported", "use sqlite:////path/to/corral.db")
+    return parsed
+
+
+def _create_private(url: URL) -> None:
+    """Make the file before SQLite does, so that no one else may ever read it. Its WAL takes over the mode."""
+    fd = os.open(Path(url.database or ""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.close(fd)
+
+
+def _engine(url: URL) -> Engine:
+    # Parameters can hold sealed secrets and hashes: they stay out of the text of exceptions.
+    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT})
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _configure(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where `_begin` says, not where sqlite3 guesses
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL", "trusted_schema=OFF"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(f"PRAGMA synchronous={connection.get_execution_options()['synchronous']}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _upgrade(connection: Connection) -> None:
+    """Bring the schema to HEAD inside the caller's transaction."""
+    revision = None
+    if inspect(connection).has_table("alembic_version"):
+        revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    if revision == HEAD:
+        return  # the common case is spared the import of alembic, 0.2 s
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise HostError(
+            f"the database has schema {revision!r}, unknown to this version of Corral ({HEAD})",
+            "start the version of Corral that wrote it, or a newer one; nothing was changed",
+        )
+    command.upgrade(config, "head")
+
+
+def _mapped(function: Callable[..., T], *args: Any) -> T:
+    """`function(*args)` with the library's exceptions as Corral's. Their texts name no values."""
+    try:
+        return function(*args)
+    except CorralError:
+        raise
+    except sql_errors.IntegrityError as error:
+        raise Conflict(
+            f"the store refuses the change: {error.orig}", "look at what exists, then try again"
+        ) from error
+    except sql_errors.DBAPIError as error:
+        raise _host_error(str(error.orig)) from error
+    except sql_errors.SQLAlchemyError as error:
+        raise InternalError(f"the store failed: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull("the data directory is full") from error
+        raise HostError(
+            f"the store cannot use its files: {error}", "look at the data directory's owner"
+        ) from error
+
+
+def _host_error(reason: str) -> CorralError:
+    if "full" in reason:
+        return DiskFull("the data directory is full")
+    if "locked" in reason:
+        return NoCapacity("the database is locked by another process", "see who has it open: fuser corral.db")
+    return HostError(
+        f"the database failed: {reason}", "check the disk, or restore the database from a backup"
+    )

@@ -1,0 +1,96 @@
+"""Queries on what was spent, and on what the operator says that models cost."""
+
+from sqlalchemy import Connection, case, delete, func, insert, select
+
+from corral.engine.ports import ModelPrice
+from corral.model.ids import DEFAULT_TENANT, SandboxId
+from corral.model.usage import Tokens, Usage, UsageTotal
+from corral.store import schema
+
+_usage, _prices = schema.usage, schema.prices
+
+MAX_TEXT = 1024
+"""Characters kept of a text that came out of a sandbox or from a provider."""
+
+
+def add_usage(db: Connection, usage: Usage) -> None:
+    """Append one call."""
+    tokens = usage.tokens
+    db.execute(
+        insert(_usage).values(
+            tenant=usage.tenant,
+            sandbox=usage.sandbox,
+            secret=usage.secret,
+            provider=usage.provider,
+            model=_storable(usage.model),
+            input=tokens.input,
+            output=tokens.output,
+            cache_read=tokens.cache_read,
+            cache_write=tokens.cache_write,
+            cost=usage.cost,
+            assumed=usage.assumed,
+            status=usage.status,
+            duration_ms=usage.duration_ms,
+            at=usage.at,
+            request_id=_storable(usage.request_id),
+            path=_storable(usage.path),
+        )
+    )
+
+
+def _storable(text: str) -> str:
+    """`text` without what a database refuses (NUL, lone surrogates), and bounded: a call that was paid for
+    is always recorded, whatever the sandbox named its model.
+    """
+    return text[:MAX_TEXT].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def totals(db: Connection, sandbox: SandboxId) -> list[UsageTotal]:
+    """A sandbox's calls summed by model, in order of the model's name."""
+    counts = (_usage.c.input, _usage.c.output, _usage.c.cache_read, _usage.c.cache_write)
+    query = (
+        select(
+            _usage.c.model,
+            func.count().label("calls"),
+            *(func.sum(column) for column in counts),
+            func.sum(_usage.c.cost).label("cost"),
+            func.sum(case((_usage.c.assumed, 1), else_=0)).label("assumed"),
+        )
+        .where(_usage.c.sandbox == sandbox)
+        .group_by(_usage.c.model)
+        .order_by(_usage.c.model)
+    )
+    return [
+        UsageTotal(row.model, row.calls, Tokens(*map(int, row[2:6])), int(row.cost), row.assumed > 0)
+        for row in db.execute(query)
+    ]
+
+
+def set_price(db: Connection, price: ModelPrice) -> None:
+    """Set or replace a price."""
+    which = (
+        _prices.c.tenant == DEFAULT_TENANT,
+        _prices.c.secret == price.secret,
+        _prices.c.model == price.model,
+    )
+    db.execute(delete(_prices).where(*which))
+    db.execute(
+        insert(_prices).values(
+            tenant=DEFAULT_TENANT,
+            secret=price.secret,
+            model=price.model,
+            input=price.input,
+            output=price.output,
+            cache_read=price.cache_read,
+            cache_write=price.cache_write,
+        )
+    )
+
+
+def prices(db: Connection) -> list[ModelPrice]:
+    """All prices, in order of secret and model."""
+    query = select(_prices).order_by(_prices.c.secret, _prices.c.model)
+    return [
+        ModelPrice(row.secret, row.model, row.input, row.output, row.cache_read, row.cache_write)
+        for row in db.execute(query)
+    ]

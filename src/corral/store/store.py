@@ -1,0 +1,201 @@
+"""The store of `corral.engine.ports`, on a SQL database."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import Connection
+
+from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
+from corral.errors import HostError
+from corral.model.grants import Grant
+from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
+from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.secrets import Secret, SecretInfo
+from corral.model.template import Template
+from corral.model.usage import Usage, UsageTotal
+from corral.store import audit, ledger, sandboxes, templates, vault
+from corral.store.audit import AuditCheck
+from corral.store.database import Database
+from corral.store.keys import Keys, create_key, load_key
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SqlStore:
+    """State that survives (`corral.engine.ports.Store`). Make it with `open`; `close` it at the end.
+
+    Every method is one transaction. After a cancelled call the transaction may have happened.
+    """
+
+    def __init__(self, database: Database, keys: Keys, now: Callable[[], datetime], uid_start: int) -> None:
+        self._database = database
+        self._keys = keys
+        self._now = now
+        self._uid_start = uid_start
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        key_file: Path,
+        *,
+        now: Callable[[], datetime] = _now,
+        uid_start: int = sandboxes.UID_START,
+    ) -> Self:
+        """The store at `url` (`sqlite:////path`), its schema made or upgraded, its key file made on first
+        use.
+
+        The directories of both must exist. Raises HostError for a schema of a newer version, and for a key
+        file that is missing, is another's, or that others may read; Unsupported for another kind of
+        database.
+        """
+        database = Database(url)
+        try:
+            await database.open()
+            keys = await database.run_durable(_open_keys, key_file)
+        except BaseException:
+            await database.close()
+            raise
+        return cls(database, keys, now, uid_start)
+
+    async def close(self) -> None:
+        """Let go of the database, once calls under way are done. Idempotent."""
+        await self._database.close()
+
+    async def tenant(self, tenant: TenantId) -> Tenant:
+        """The tenant, made with a free range on first use. A range is never given to a second one."""
+        known = await self._database.run(sandboxes.find_tenant, tenant)
+        if known is not None:
+            return known
+        return await self._database.run_durable(sandboxes.tenant, tenant, self._uid_start)
+
+    async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Insert. Raises Conflict, naming the holder, if the name is taken; NotFound without its template."""
+        await self._database.run(sandboxes.add, sandbox, grant)
+
+    async def set_state(self, sandbox: Sandbox) -> None:
+        """Update state, reason, exit code and time. Raises NotFound."""
+        await self._database.run(sandboxes.set_state, sandbox)
+
+    async def set_spec(self, spec: SandboxSpec) -> None:
+        """Update what may change of a spec: time to live and egress policy. Raises NotFound."""
+        await self._database.run(sandboxes.set_spec, spec)
+
+    async def remove_sandbox(self, sandbox: SandboxId) -> None:
+        """Remove it and its grant. Its usage and its audit records stay. Idempotent."""
+        await self._database.run(sandboxes.remove, sandbox)
+
+    async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
+        """All, oldest first, of one tenant or of all."""
+        return await self._database.run(sandboxes.select_all, tenant)
+
+    async def grant_of(self, sandbox: SandboxId) -> Grant:
+        """The sandbox's grant. Raises NotFound."""
+        return await self._database.run(sandboxes.grant_of, sandbox)
+
+    async def add_template(self, template: Template) -> None:
+        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's
+        layers).
+        """
+        await self._database.run_durable(templates.add, template)
+
+    async def templates(self, tenant: TenantId | None = None) -> list[Template]:
+        """All current ones, oldest first."""
+        return await self._database.run(templates.select_current, tenant)
+
+    async def template(self, template: TemplateId) -> Template:
+        """By id, also a replaced or removed one that a sandbox still uses. Raises NotFound."""
+        return await self._database.run(templates.get, template)
+
+    async def remove_template(self, template: TemplateId) -> None:
+        """No longer offered; forgotten once no sandbox uses it. Idempotent."""
+        await self._database.run(templates.remove, template)
+
+    async def layers_in_use(self) -> set[LayerDigest]:
+        """Layers of current templates and of sandboxes."""
+        return await self._database.run(templates.layers)
+
+    async def put_secret(self, secret: OpenedSecret, now: datetime) -> SecretInfo:
+        """Add or replace, encrypted."""
+        return await self._database.run_durable(vault.put, self._keys, secret, now)
+
+    async def remove_secret(self, tenant: TenantId, name: str) -> None:
+        """Raises NotFound."""
+        await self._database.run_durable(vault.remove, tenant, name)
+
+    async def secrets(self, tenant: TenantId) -> list[SecretInfo]:
+        """What may be shown."""
+        return await self._database.run(vault.infos, tenant)
+
+    async def open_secrets(self) -> list[OpenedSecret]:
+        """All secrets of all tenants, decrypted, for the gateway. Raises HostError for a row that was
+        altered.
+        """
+        return await self._database.run(vault.open_all, self._keys)
+
+    async def derive_token(self, grant: GrantId) -> Secret:
+        """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
+        return self._keys.grant_token(grant)
+
+    async def add_usage(self, usage: Usage) -> None:
+        """Append to the ledger."""
+        await self._database.run(ledger.add_usage, usage)
+
+    async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
+        """Totals by model."""
+        return await self._database.run(ledger.totals, sandbox)
+
+    async def set_price(self, price: ModelPrice) -> None:
+        """An operator's price for a model (`*` for all of a provider); replaces the former."""
+        await self._database.run_durable(ledger.set_price, price)
+
+    async def prices(self) -> list[ModelPrice]:
+        """All operator's prices."""
+        return await self._database.run(ledger.prices)
+
+    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
+        """A new API key for the TCP interface; only its hash is kept."""
+        return await self._database.run_durable(vault.add_api_key, self._keys, tenant, label, now)
+
+    async def tenant_of_key(self, key: str) -> TenantId | None:
+        """Whose key it is; None for a wrong one."""
+        return await self._database.run(vault.tenant_of_key, self._keys.api_key_hash(key))
+
+    async def audit(
+        self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]
+    ) -> None:
+        """Append a record to the hash-chained audit log; on return it survives a power cut. `detail` holds
+        no secret.
+        """
+        await self._database.run_durable(audit.append, self._keys, self._now(), tenant, sandbox, kind, detail)
+
+    async def verify_audit(self) -> AuditCheck:
+        """Check the whole audit log. Other calls go on meanwhile; what they append is not checked."""
+        upto = await self._database.run(audit.last_sequence, self._keys)
+        place = audit.Place()
+        limit = 2**62 if upto is None else upto
+        while rows := await self._database.run(audit.batch, place.sequence, limit):
+            if fault := place.fault(rows):
+                return AuditCheck(place.sequence, fault)
+        if upto is None or place.sequence != upto:
+            return AuditCheck(place.sequence, "the end of the log is missing, or it was rewritten")
+        return AuditCheck(place.sequence)
+
+
+def _open_keys(db: Connection, key_file: Path) -> Keys:
+    """The installation's keys; a new key file is made only for a database that never had one."""
+    master = load_key(key_file)
+    if master is None:
+        if vault.key_check(db) is not None:
+            raise HostError(
+                f"the key file {key_file} is missing: the secrets in the database cannot be read",
+                "restore it from a backup, or move the data directory away to start anew",
+            )
+        master = create_key(key_file)
+    keys = Keys(master)
+    vault.bind_key(db, keys)
+    return keys

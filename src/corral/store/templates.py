@@ -1,0 +1,89 @@
+"""Queries on templates. One that is no longer offered stays as long as a sandbox was made from it."""
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    delete,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy import (
+    exists as sql_exists,
+)
+
+from corral.errors import NotFound
+from corral.model.ids import LayerDigest, TemplateId, TenantId
+from corral.model.template import Template
+from corral.store import schema
+from corral.store.codec import decode, encode
+
+_templates, _sandboxes = schema.templates, schema.sandboxes
+
+
+def _in_use() -> ColumnElement[bool]:
+    return sql_exists().where(_sandboxes.c.template == _templates.c.id)
+
+
+def add(db: Connection, template: Template) -> None:
+    """Insert; the current one of the same tenant and name is replaced."""
+    _retire(db, and_(_templates.c.tenant == template.tenant, _templates.c.name == template.name))
+    db.execute(
+        insert(_templates).values(
+            id=template.id,
+            tenant=template.tenant,
+            name=template.name,
+            current=True,
+            created_at=template.created_at,
+            layers=list(template.layers),
+            document=encode(template),
+        )
+    )
+
+
+def remove(db: Connection, template: TemplateId) -> None:
+    """No longer offer it."""
+    _retire(db, _templates.c.id == template)
+
+
+def _retire(db: Connection, which: ColumnElement[bool]) -> None:
+    db.execute(update(_templates).where(which).values(current=False))
+    db.execute(delete(_templates).where(which, not_(_in_use())))
+
+
+def forget_unused(db: Connection, template: TemplateId) -> None:
+    """Delete it if it is neither offered nor used."""
+    db.execute(
+        delete(_templates).where(_templates.c.id == template, not_(_templates.c.current), not_(_in_use()))
+    )
+
+
+def exists(db: Connection, template: TemplateId) -> bool:
+    """Whether it is there, offered or not."""
+    return db.scalar(select(_templates.c.id).where(_templates.c.id == template)) is not None
+
+
+def select_current(db: Connection, tenant: TenantId | None) -> list[Template]:
+    """All that are offered, oldest first."""
+    query = select(_templates.c.document).where(_templates.c.current)
+    if tenant is not None:
+        query = query.where(_templates.c.tenant == tenant)
+    rows = db.scalars(query.order_by(_templates.c.created_at, _templates.c.id))
+    return [decode(Template, document) for document in rows]
+
+
+def get(db: Connection, template: TemplateId) -> Template:
+    """By id, offered or not."""
+    document = db.scalar(select(_templates.c.document).where(_templates.c.id == template))
+    if document is None:
+        raise NotFound(f"there is no template {template}", "list what exists: `corral template ls`")
+    return decode(Template, document)
+
+
+def layers(db: Connection) -> set[LayerDigest]:
+    """Layers of all that are offered or used."""
+    query = select(_templates.c.layers).where(or_(_templates.c.current, _in_use()))
+    return {LayerDigest(layer) for row in db.scalars(query) for layer in row}

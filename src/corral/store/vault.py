@@ -1,0 +1,108 @@
+"""Queries on secrets and API keys. Values are sealed before they reach the database, and opened after."""
+
+import hmac
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from corral.engine.ports import OpenedSecret
+from corral.errors import HostError, NotFound
+from corral.model.ids import TenantId
+from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.store import schema
+from corral.store.codec import decode
+from corral.store.keys import Keys
+
+_secrets, _api_keys = schema.secrets, schema.api_keys
+_CHECK = "key_check"
+
+
+def bind_key(db: Connection, keys: Keys) -> None:
+    """Hold the database to the key that it was first opened with. Raises HostError for another one."""
+    known = key_check(db)
+    if known is None:
+        db.execute(insert(schema.installation).values(key=_CHECK, value=keys.check_value()))
+    elif not hmac.compare_digest(known, keys.check_value()):
+        raise HostError(
+            "the key file is not the one that this database was made with", "restore the right key file"
+        )
+
+
+def key_check(db: Connection) -> str | None:
+    """The check value of the database's key; None in a new database."""
+    return db.scalar(select(schema.installation.c.value).where(schema.installation.c.key == _CHECK))
+
+
+def put(db: Connection, keys: Keys, secret: OpenedSecret, now: datetime) -> SecretInfo:
+    """Add or replace."""
+    values = {
+        "provider": secret.provider.value,
+        "base_url": secret.base_url,
+        "sealed": keys.seal(secret),
+        "updated_at": now,
+    }
+    which = (_secrets.c.tenant == secret.tenant, _secrets.c.name == secret.name)
+    created = db.scalar(select(_secrets.c.created_at).where(*which))
+    if created is None:
+        db.execute(insert(_secrets).values(tenant=secret.tenant, name=secret.name, created_at=now, **values))
+    else:
+        db.execute(update(_secrets).where(*which).values(**values))
+    return SecretInfo(secret.tenant, secret.name, secret.provider, secret.base_url, created or now, now)
+
+
+def remove(db: Connection, tenant: TenantId, name: str) -> None:
+    """Forget a secret."""
+    gone = db.execute(delete(_secrets).where(_secrets.c.tenant == tenant, _secrets.c.name == name))
+    if gone.rowcount == 0:
+        raise NotFound(f"there is no secret {name[:80]!r}", "list what exists: `corral secret ls`")
+
+
+def infos(db: Connection, tenant: TenantId) -> list[SecretInfo]:
+    """What may be shown of a tenant's secrets, by name."""
+    query = select(_secrets).where(_secrets.c.tenant == tenant).order_by(_secrets.c.name)
+    return [_info(row) for row in db.execute(query)]
+
+
+def _info(row: Row[Any]) -> SecretInfo:
+    return SecretInfo(
+        TenantId(row.tenant),
+        row.name,
+        decode(Provider, row.provider),
+        row.base_url,
+        row.created_at,
+        row.updated_at,
+    )
+
+
+def open_all(db: Connection, keys: Keys) -> list[OpenedSecret]:
+    """All secrets of all tenants, decrypted."""
+    rows = db.execute(select(_secrets).order_by(_secrets.c.tenant, _secrets.c.name))
+    return [
+        keys.unseal(TenantId(row.tenant), row.name, decode(Provider, row.provider), row.base_url, row.sealed)
+        for row in rows
+    ]
+
+
+def add_api_key(db: Connection, keys: Keys, tenant: TenantId, label: str, now: datetime) -> Secret:
+    """A new API key, of which only a keyed hash is kept."""
+    key = keys.new_api_key()
+    values = {
+        "key_hash": keys.api_key_hash(key.reveal()),
+        "tenant": tenant,
+        "label": label,
+        "created_at": now,
+    }
+    db.execute(insert(_api_keys).values(**values))
+    return key
+
+
+def tenant_of_key(db: Connection, key_hash: str) -> TenantId | None:
+    """Whose API key has this hash.
+
+    The hash is keyed: how long the index takes to find its neighbours tells a caller nothing about any key.
+    """
+    row = db.execute(select(_api_keys).where(_api_keys.c.key_hash == key_hash)).first()
+    if row is None or not hmac.compare_digest(row.key_hash, key_hash):
+        return None
+    return TenantId(row.tenant)

@@ -1,0 +1,587 @@
+"""The SQL store: what goes in comes out, and nothing else does."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from corral.engine.ports import ModelPrice, OpenedSecret, Store
+from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
+from corral.model.egress import EgressPolicy, HostRule
+from corral.model.grants import Grant
+from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
+from corral.model.lifecycle import State
+from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec
+from corral.model.secrets import Provider, Secret
+from corral.model.template import Template, TemplateConfig
+from corral.model.usage import Tokens, Usage, UsageTotal
+from corral.store import schema
+from corral.store.database import Database
+from corral.store.store import SqlStore
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
+CANARY = "canary-7f3a9c51e2b84d60"
+OTHER = TenantId("other")
+
+
+def a_template(number: int = 1, name: str = "base", tenant: TenantId = DEFAULT_TENANT) -> Template:
+    return Template(
+        id=TemplateId(f"{number:016x}"),
+        tenant=tenant,
+        name=name,
+        layers=(LayerDigest(f"sha256:{0:064x}"), LayerDigest(f"sha256:{number:064x}")),
+        config=TemplateConfig(env={"PATH": "/bin"}, start_command=("sleep", "1")),
+        size=123,
+        created_at=NOW + timedelta(microseconds=number),
+        source="debian",
+    )
+
+
+def a_sandbox(number: int = 1, name: str = "brave-otter", tenant: TenantId = DEFAULT_TENANT) -> Sandbox:
+    spec = SandboxSpec(
+        id=SandboxId(f"{number:016x}"),
+        tenant=tenant,
+        name=name,
+        template=TemplateId(f"{1:016x}"),
+        isolation=Isolation.GVISOR,
+        runtime="runsc",
+        limits=Limits(cpus=2),
+        env={"A": "ü\udce9\n", "B": ""},
+        labels={"team/x": "1"},
+        user="user",
+        workdir="/home/user",
+        egress=EgressPolicy((HostRule("*.example.org", (443,)),), ("10.0.0.0/8",)),
+        secrets=("anthropic",),
+        created_at=NOW + timedelta(microseconds=number),
+        ttl=60,
+        agent="claude",
+    )
+    return Sandbox(spec, State.CREATING, NOW)
+
+
+def a_grant(box: Sandbox) -> Grant:
+    return Grant(
+        id=GrantId(f"g{box.id}"),
+        tenant=box.spec.tenant,
+        sandbox=box.id,
+        token_hash=f"{int(box.id, 16):064x}",
+        secrets=("anthropic", "openai"),
+        created_at=NOW,
+    )
+
+
+def a_secret(name: str = "anthropic", tenant: str = "default", value: str = CANARY) -> OpenedSecret:
+    return OpenedSecret(TenantId(tenant), name, Provider.ANTHROPIC, "https://api.example", Secret(value))
+
+
+def a_usage(model: str = "m1", cost: int = 7, **changes: Any) -> Usage:
+    usage = Usage(
+        tenant=DEFAULT_TENANT,
+        sandbox=a_sandbox().id,
+        secret="anthropic",
+        provider="anthropic",
+        model=model,
+        tokens=Tokens(1, 2, 3, 4),
+        cost=cost,
+        assumed=False,
+        status=200,
+        duration_ms=12,
+        at=NOW,
+    )
+    return replace(usage, **changes)
+
+
+async def open_store(directory: Path, **options: Any) -> SqlStore:
+    return await SqlStore.open(f"sqlite:///{directory}/corral.db", directory / "key", **options)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+    opened = await open_store(tmp_path, now=lambda: NOW)
+    yield opened
+    await opened.close()
+
+
+async def test_it_is_the_engines_store(store: SqlStore) -> None:
+    port: Store = store
+    assert await port.sandboxes() == []
+
+
+# tenants
+
+
+async def test_tenants_get_ranges_that_never_overlap(store: SqlStore) -> None:
+    first = await store.tenant(DEFAULT_TENANT)
+    second = await store.tenant(OTHER)
+    assert (first.uid_base, second.uid_base) == (100_000, 165_536)
+    assert await store.tenant(DEFAULT_TENANT) == first
+
+
+async def test_first_range_is_configurable_and_ranges_end(tmp_path: Path) -> None:
+    store = await open_store(tmp_path, uid_start=2**32 - 2 * 65_536)
+    try:
+        assert (await store.tenant(DEFAULT_TENANT)).uid_base == 2**32 - 2 * 65_536
+        with pytest.raises(NoCapacity):
+            await store.tenant(OTHER)  # its last uid would be 2**32 - 1, which means "none"
+    finally:
+        await store.close()
+
+
+# sandboxes and grants
+
+
+async def test_sandbox_and_grant_survive_reopening(tmp_path: Path) -> None:
+    box = a_sandbox()
+    store = await open_store(tmp_path)
+    await store.add_template(a_template())
+    await store.add_sandbox(box, a_grant(box))
+    await store.close()
+    store = await open_store(tmp_path)
+    try:
+        assert await store.sandboxes() == [box]
+        assert await store.grant_of(box.id) == a_grant(box)
+    finally:
+        await store.close()
+
+
+async def test_states_change_and_nothing_else(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    box = a_sandbox()
+    await store.add_sandbox(box, a_grant(box))
+    stopped = box.with_state(State.STOPPED, NOW + timedelta(seconds=1), "exited", 137)
+    await store.set_state(stopped)
+    assert await store.sandboxes() == [stopped]
+    with pytest.raises(NotFound):
+        await store.set_state(a_sandbox(2, "absent"))
+
+
+async def test_ttl_and_egress_can_change(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    box = a_sandbox()
+    await store.add_sandbox(box, a_grant(box))
+    spec = replace(box.spec, ttl=None, egress=EgressPolicy())
+    await store.set_spec(spec)
+    assert await store.sandboxes() == [replace(box, spec=spec)]
+    with pytest.raises(NotFound):
+        await store.set_spec(a_sandbox(2, "absent").spec)
+
+
+async def test_names_are_unique_per_tenant(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    first = a_sandbox(1)
+    await store.add_sandbox(first, a_grant(first))
+    second = a_sandbox(2)
+    with pytest.raises(Conflict, match=first.id):
+        await store.add_sandbox(second, a_grant(second))
+    elsewhere = a_sandbox(3, tenant=OTHER)
+    await store.add_sandbox(elsewhere, a_grant(elsewhere))
+    assert await store.sandboxes(DEFAULT_TENANT) == [first]
+    assert await store.sandboxes() == [first, elsewhere]
+
+
+async def test_a_taken_id_adds_nothing(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    first = a_sandbox(1)
+    await store.add_sandbox(first, a_grant(first))
+    with pytest.raises(Conflict):
+        await store.add_sandbox(a_sandbox(2, "swift-elk"), a_grant(first))
+    assert await store.sandboxes() == [first]
+
+
+async def test_a_sandbox_needs_its_template(store: SqlStore) -> None:
+    with pytest.raises(NotFound, match="template"):
+        await store.add_sandbox(a_sandbox(), a_grant(a_sandbox()))
+
+
+async def test_removal_takes_the_grant_and_leaves_the_usage(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    box = a_sandbox()
+    await store.add_sandbox(box, a_grant(box))
+    await store.add_usage(a_usage())
+    await store.remove_sandbox(box.id)
+    await store.remove_sandbox(box.id)
+    assert await store.sandboxes() == []
+    with pytest.raises(NotFound):
+        await store.grant_of(box.id)
+    assert [total.calls for total in await store.usage(box.id)] == [1]
+
+
+# templates
+
+
+async def test_a_replaced_template_lives_as_long_as_its_sandboxes(store: SqlStore) -> None:
+    old, new = a_template(1), a_template(2)
+    await store.add_template(old)
+    box = a_sandbox()
+    await store.add_sandbox(box, a_grant(box))
+    await store.add_template(new)
+    assert await store.templates() == [new]
+    assert await store.template(old.id) == old
+    assert await store.layers_in_use() == {*old.layers, *new.layers}
+    await store.remove_sandbox(box.id)
+    with pytest.raises(NotFound):
+        await store.template(old.id)
+    assert await store.layers_in_use() == set(new.layers)
+
+
+async def test_a_removed_template_is_forgotten_once_unused(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    box = a_sandbox()
+    await store.add_sandbox(box, a_grant(box))
+    await store.remove_template(a_template().id)
+    assert await store.templates() == []
+    assert await store.template(a_template().id) == a_template()
+    await store.remove_sandbox(box.id)
+    await store.remove_template(a_template().id)
+    assert await store.layers_in_use() == set()
+
+
+async def test_templates_of_tenants_are_apart(store: SqlStore) -> None:
+    mine, theirs = a_template(1), a_template(2, tenant=OTHER)
+    await store.add_template(mine)
+    await store.add_template(theirs)
+    assert await store.templates(OTHER) == [theirs]
+    assert await store.templates() == [mine, theirs]
+
+
+# secrets, tokens, API keys
+
+
+async def test_secrets_round_trip_per_tenant(store: SqlStore) -> None:
+    await store.put_secret(a_secret(), NOW)
+    await store.put_secret(a_secret(tenant="other", value="the-others-value"), NOW)
+    later = NOW + timedelta(hours=1)
+    info = await store.put_secret(a_secret(value="a-new-value"), later)
+    assert (info.created_at, info.updated_at) == (NOW, later)
+    assert await store.secrets(DEFAULT_TENANT) == [info]
+    opened = {(one.tenant, one.name): one.value.reveal() for one in await store.open_secrets()}
+    assert opened == {("default", "anthropic"): "a-new-value", ("other", "anthropic"): "the-others-value"}
+
+
+async def test_a_secret_can_be_removed_and_added_again(store: SqlStore) -> None:
+    await store.put_secret(a_secret(), NOW)
+    await store.remove_secret(DEFAULT_TENANT, "anthropic")
+    with pytest.raises(NotFound):
+        await store.remove_secret(DEFAULT_TENANT, "anthropic")
+    await store.put_secret(a_secret(), NOW)
+    assert [one.value.reveal() for one in await store.open_secrets()] == [CANARY]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE secrets SET name = 'openai' WHERE tenant = 'default'",
+        "UPDATE secrets SET tenant = 'thief' WHERE tenant = 'default'",
+        "UPDATE secrets SET base_url = 'https://thief.example' WHERE tenant = 'default'",
+        "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE tenant = 'other')",
+        "UPDATE secrets SET sealed = x'00' WHERE tenant = 'default'",
+    ],
+)
+async def test_a_moved_secret_does_not_open(store: SqlStore, tmp_path: Path, change: str) -> None:
+    await store.put_secret(a_secret(), NOW)
+    await store.put_secret(a_secret(tenant="other", value="the-others-value"), NOW)
+    tamper(tmp_path, change)
+    with pytest.raises(HostError, match="altered"):
+        await store.open_secrets()
+
+
+async def test_tokens_are_stable_distinct_and_belong_to_the_installation(
+    store: SqlStore, tmp_path: Path
+) -> None:
+    one = await store.derive_token(GrantId("g1"))
+    assert one == await store.derive_token(GrantId("g1"))
+    assert one != await store.derive_token(GrantId("g2"))
+    assert one.reveal().startswith("sk-crl-")
+    assert len(one.reveal()) == len("sk-crl-") + 43
+    (tmp_path / "other").mkdir()
+    stranger = await open_store(tmp_path / "other")
+    try:
+        assert await stranger.derive_token(GrantId("g1")) != one
+    finally:
+        await stranger.close()
+
+
+async def test_api_keys(store: SqlStore) -> None:
+    key = await store.add_api_key(OTHER, "laptop", NOW)
+    assert await store.tenant_of_key(key.reveal()) == OTHER
+    for wrong in (key.reveal()[:-1], "", "crl_\udc80", key.reveal() + "x"):
+        assert await store.tenant_of_key(wrong) is None
+
+
+def all_bytes(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir())
+
+
+def modes(directory: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
+
+
+async def test_no_secret_reaches_a_file_or_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = await open_store(tmp_path)
+    await store.put_secret(a_secret(), NOW)
+    await store.open_secrets()
+    token = await store.derive_token(GrantId("g1"))
+    key = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
+    await store.tenant_of_key(key.reveal())
+    held = all_bytes(tmp_path)
+    await store.close()
+    held += all_bytes(tmp_path)
+    for value in (CANARY, token.reveal(), key.reveal()):
+        assert value.encode() not in held
+        assert value not in caplog.text
+
+
+async def test_files_are_private(store: SqlStore, tmp_path: Path) -> None:
+    await store.put_secret(a_secret(), NOW)
+    assert modes(tmp_path) == dict.fromkeys(("corral.db", "corral.db-wal", "corral.db-shm", "key"), 0o600)
+
+
+# the ledger
+
+
+async def test_usage_is_summed_by_model(store: SqlStore) -> None:
+    await store.add_usage(a_usage("m1", 7))
+    await store.add_usage(a_usage("m1", 2**40, assumed=True))
+    await store.add_usage(a_usage("a0", 1))
+    await store.add_usage(a_usage("m1", 9, sandbox=SandboxId("f" * 16)))
+    assert await store.usage(a_sandbox().id) == [
+        UsageTotal("a0", 1, Tokens(1, 2, 3, 4), 1, assumed=False),
+        UsageTotal("m1", 2, Tokens(2, 4, 6, 8), 2**40 + 7, assumed=True),
+    ]
+    assert await store.usage(SandboxId("0" * 16)) == []
+
+
+async def test_a_hostile_model_name_is_recorded_all_the_same(store: SqlStore) -> None:
+    await store.add_usage(a_usage("m\0\udc80" + "x" * 5000, path="/\udcff"))
+    (total,) = await store.usage(a_sandbox().id)
+    assert total.model == "m\ufffd?" + "x" * 1021
+
+
+async def test_a_price_replaces_the_former(store: SqlStore) -> None:
+    await store.set_price(ModelPrice("local", "*", 1, 2, 3, 4))
+    await store.set_price(ModelPrice("local", "*", 5, 6, 7, 8))
+    await store.set_price(ModelPrice("local", "m", 0, 0, 0, 0))
+    assert await store.prices() == [
+        ModelPrice("local", "*", 5, 6, 7, 8),
+        ModelPrice("local", "m", 0, 0, 0, 0),
+    ]
+
+
+# the audit log
+
+
+async def write_audit(store: SqlStore, count: int = 5) -> None:
+    for number in range(count):
+        await store.audit(DEFAULT_TENANT, a_sandbox().id, "exec", {"n": str(number), "b": "ü\udc80"})
+
+
+def tamper(directory: Path, *statements: str) -> None:
+    connection = sqlite3.connect(directory / "corral.db")
+    try:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    finally:
+        connection.close()
+
+
+async def test_an_untouched_audit_log_verifies(store: SqlStore) -> None:
+    assert (await store.verify_audit()).records == 0
+    await write_audit(store)
+    await store.audit(OTHER, None, "secret.add", {})
+    check = await store.verify_audit()
+    assert (check.records, check.fault) == (6, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "sound", "fault"),
+    [
+        ("UPDATE audit SET detail = '{}' WHERE sequence = 3", 2, "record 3 was altered"),
+        ("UPDATE audit SET tenant = 'other' WHERE sequence = 1", 0, "record 1 was altered"),
+        ("UPDATE audit SET at = at + 1 WHERE sequence = 5", 4, "record 5 was altered"),
+        ("UPDATE audit SET sandbox = NULL WHERE sequence = 2", 1, "record 2 was altered"),
+        ("DELETE FROM audit WHERE sequence = 2", 1, "record 2 is missing"),
+        ("DELETE FROM audit WHERE sequence = 1", 0, "record 1 is missing"),
+        ("DELETE FROM audit WHERE sequence = 5", 4, "the end of the log is missing, or it was rewritten"),
+        ("DELETE FROM audit", 0, "the end of the log is missing, or it was rewritten"),
+        (
+            "DELETE FROM installation WHERE key = 'audit_head'",
+            5,
+            "the end of the log is missing, or it was rewritten",
+        ),
+    ],
+)
+async def test_a_changed_audit_log_does_not_verify(
+    store: SqlStore, tmp_path: Path, change: str, sound: int, fault: str
+) -> None:
+    await write_audit(store)
+    tamper(tmp_path, change)
+    check = await store.verify_audit()
+    assert (check.records, check.fault) == (sound, fault)
+
+
+async def test_a_truncated_audit_log_refuses_to_be_continued_silently(
+    store: SqlStore, tmp_path: Path
+) -> None:
+    await write_audit(store)
+    tamper(tmp_path, "DELETE FROM audit WHERE sequence = 5")
+    with pytest.raises(HostError, match="audit"):
+        await store.audit(DEFAULT_TENANT, None, "exec", {})
+
+
+async def test_a_large_audit_log_is_checked_in_parts(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.store.audit.BATCH", 2)
+    await write_audit(store)
+    assert (await store.verify_audit()).records == 5
+
+
+async def test_an_oversized_record_is_refused(store: SqlStore) -> None:
+    with pytest.raises(InvalidInput):
+        await store.audit(DEFAULT_TENANT, None, "exec", {"x": "y" * 20_000})
+
+
+# opening
+
+
+async def test_another_key_is_refused(tmp_path: Path) -> None:
+    await (await open_store(tmp_path)).close()
+    (tmp_path / "key").write_text("ab" * 32)
+    with pytest.raises(HostError, match="not the one"):
+        await open_store(tmp_path)
+
+
+async def test_a_lost_key_is_not_replaced(tmp_path: Path) -> None:
+    await (await open_store(tmp_path)).close()
+    (tmp_path / "key").unlink()
+    with pytest.raises(HostError, match="missing"):
+        await open_store(tmp_path)
+    assert not (tmp_path / "key").exists()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    await (await open_store(tmp_path)).close()
+    tamper(tmp_path, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(HostError, match="9999"):
+        await open_store(tmp_path)
+    connection = sqlite3.connect(tmp_path / "corral.db")
+    assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+    connection.close()
+
+
+async def test_a_specification_with_unknown_fields_is_refused(store: SqlStore, tmp_path: Path) -> None:
+    await store.add_template(a_template())
+    await store.add_sandbox(a_sandbox(), a_grant(a_sandbox()))
+    tamper(tmp_path, "UPDATE sandboxes SET spec = json_set(spec, '$.novelty', 1)")
+    with pytest.raises(HostError, match="novelty"):
+        await store.sandboxes()
+
+
+async def test_migrations_and_tables_agree(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    await (await open_store(tmp_path)).close()
+    assert ScriptDirectory("src/corral/store/migrations").get_current_head() == schema.HEAD
+    engine = create_engine(f"sqlite:///{tmp_path}/corral.db")
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql://db/x", "sqlite://", "sqlite:///:memory:", "nonsense://x"])
+async def test_other_databases_are_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported):
+        await SqlStore.open(url, tmp_path / "key")
+
+
+async def test_a_malformed_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        await SqlStore.open("no url", tmp_path / "key")
+
+
+async def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    await store.close()
+    await store.close()
+
+
+async def test_a_corrupt_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "corral.db").write_bytes(b"this is no database" * 1000)
+    with pytest.raises(HostError):
+        await open_store(tmp_path)
+
+
+async def test_a_symlink_in_place_of_the_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "corral.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostError):
+        await open_store(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# concurrency
+
+
+async def test_concurrent_writers_lose_nothing(store: SqlStore) -> None:
+    await store.add_template(a_template())
+    boxes = [a_sandbox(number, f"box-{number}") for number in range(1, 41)]
+    async with asyncio.TaskGroup() as tasks:
+        for box in boxes:
+            tasks.create_task(store.add_sandbox(box, a_grant(box)))
+            tasks.create_task(store.audit(DEFAULT_TENANT, box.id, "create", {}))
+    assert await store.sandboxes() == boxes
+    assert (await store.verify_audit()).records == 40
+
+
+async def test_two_processes_worth_of_connections_wait_for_each_other(tmp_path: Path) -> None:
+    stores = [await open_store(tmp_path) for _ in range(3)]
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for store in stores:
+                for _ in range(10):
+                    tasks.create_task(store.audit(DEFAULT_TENANT, None, "exec", {}))
+        assert (await stores[0].verify_audit()).records == 30
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_first_openers_at_once_agree_on_one_key(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        opening = [tasks.create_task(open_store(tmp_path)) for _ in range(4)]
+    stores = [task.result() for task in opening]
+    tokens = {(await store.derive_token(GrantId("g"))).reveal() for store in stores}
+    for store in stores:
+        await store.close()
+    assert len(tokens) == 1
+
+
+async def test_a_failed_query_rolls_back(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    await store.close()
+    database = Database(f"sqlite:///{tmp_path}/corral.db")
+    await database.open()
+
+    def spoil(connection: Any) -> None:
+        connection.exec_driver_sql("INSERT INTO tenants VALUES ('x', 1)")
+        raise InvalidInput("stop")
+
+    def count(connection: Any) -> int:
+        return int(connection.exec_driver_sql("SELECT count(*) FROM tenants").scalar())
+
+    try:
+        with pytest.raises(InvalidInput):
+            await database.run(spoil)
+        assert await database.run(count) == 0
+    finally:
+        await database.close()
