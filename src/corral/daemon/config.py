@@ -1,66 +1,14 @@
-"""Where the daemon keeps things, and what its operator decided."""
+"""What the operator of a daemon decided."""
 
 import ipaddress
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from corral.errors import InvalidInput
-from corral.model.places import RUN_ROOT, data_dir, instance_of
 from corral.policy.egress import canonical_host
-
-CONFIG_FILE = "config.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Directories of one installation. `run` is short, so that sockets' paths fit; it does not survive a reboot."""
-
-    data: Path
-    run: Path
-    instance: str
-
-    @classmethod
-    def from_environment(cls) -> "Places":
-        """From CORRAL_DATA_DIR or its default; creates nothing."""
-        data = data_dir(os.environ)
-        instance = instance_of(data)
-        return cls(data, RUN_ROOT / instance, instance)
-
-    def create(self) -> None:
-        """Make the directories: data and run for root alone, but passable, since sandboxes' roots lie below."""
-        self.data.mkdir(parents=True, exist_ok=True, mode=0o711)
-        self.run.mkdir(parents=True, exist_ok=True, mode=0o711)
-        for private in (self.logs, self.data / "trust"):
-            private.mkdir(exist_ok=True, mode=0o711)
-
-    @property
-    def logs(self) -> Path:
-        """The directory of the daemon's logs."""
-        return self.data / "logs"
-
-    @property
-    def socket(self) -> Path:
-        """The API's unix socket."""
-        return self.run / "api.sock"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the one daemon of this data directory."""
-        return self.data / "daemon.lock"
-
-    @property
-    def database(self) -> Path:
-        """The SQLite file."""
-        return self.data / "corral.db"
-
-    @property
-    def key_file(self) -> Path:
-        """The key under which secrets are encrypted."""
-        return self.data / "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +91,9 @@ class ConfigFile:
     @staticmethod
     def _with(config: Config, key: str, value: Any) -> Config:
         if key not in _SETTINGS:
-            raise InvalidInput(f"there is no setting {key[:80]!r}", f"settings: {', '.join(sorted(_SETTINGS))}")
+            raise InvalidInput(
+                f"there is no setting {key[:80]!r}", f"settings: {', '.join(sorted(_SETTINGS))}"
+            )
         field, parse = _SETTINGS[key]
         return replace(config, **{field: parse(value)})
 
@@ -151,5 +101,3 @@ class ConfigFile:
         temporary = self._path.with_suffix(".new")
         temporary.write_text(json.dumps(self.get(), indent=2) + "\n")
         temporary.replace(self._path)
-
-

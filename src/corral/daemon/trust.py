@@ -17,7 +17,9 @@ _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 def host_bundles(env: Mapping[str, str]) -> list[Path]:
     """The files that hold the host's roots: the distribution's bundle, and those that the environment names."""
-    named = [env[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS") if env.get(name)]
+    named = [
+        env[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS") if env.get(name)
+    ]
     system = [path for path in _BUNDLES if Path(path).is_file()][:1]
     return [path for path in map(Path, dict.fromkeys([*system, *named])) if path.is_file()]
 

@@ -90,14 +90,20 @@ def choose_runtime(
             if runtime in names:
                 if isolation is not None and isolation is not level:
                     raise InvalidInput(
-                        f"runtime {runtime} gives isolation {level}, not {isolation}", "give one of the two only"
+                        f"runtime {runtime} gives isolation {level}, not {isolation}",
+                        "give one of the two only",
                     )
                 return level, runtime
         known = ", ".join(sorted(name for names in usable.values() for name in names)) or "none"
-        raise Unsupported(f"runtime {runtime[:40]!r} is not usable on this host", f"usable here: {known}; see `corral doctor`")
+        raise Unsupported(
+            f"runtime {runtime[:40]!r} is not usable on this host",
+            f"usable here: {known}; see `corral doctor`",
+        )
     wanted = isolation or Isolation.CONTAINER
     if not usable.get(wanted):
-        raise Unsupported(f"no runtime on this host gives isolation {wanted}", "see `corral doctor` for what to install")
+        raise Unsupported(
+            f"no runtime on this host gives isolation {wanted}", "see `corral doctor` for what to install"
+        )
     return wanted, usable[wanted][0]
 
 

@@ -360,7 +360,9 @@ class Store(Protocol):
     async def tenant_of_key(self, key: str) -> TenantId | None:
         """Whose key it is, compared in constant time; None for a wrong one."""
 
-    async def audit(self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]) -> None:
+    async def audit(
+        self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]
+    ) -> None:
         """Append a record to the hash-chained audit log. `detail` holds no secret."""
 
 

@@ -115,7 +115,7 @@ class Processes:
 
     async def start(self, tenant: TenantId, ref: str, request: StartRequest) -> ProcessInfo:
         """Start a command in the background. Raises InvalidInput, TooLarge, Conflict, NoCapacity, Forbidden."""
-        sandbox, session, live = await self._start(tenant, ref, request)
+        session, live = await self._start(tenant, ref, request)
         while live.report is None and not live.ended:
             await asyncio.shield(live.change.next())
         if live.failure is not None:
@@ -128,7 +128,7 @@ class Processes:
         self, tenant: TenantId, ref: str, request: StartRequest, output_limit: int = DEFAULT_OUTPUT_LIMIT
     ) -> RunResult:
         """Run a command to its end and keep the first `output_limit` bytes of each stream. A cancelled run kills it."""
-        sandbox, session, live = await self._start(tenant, ref, request)
+        session, live = await self._start(tenant, ref, request)
         kept = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
         truncated = False
         try:
@@ -186,7 +186,9 @@ class Processes:
         """Send a signal to its group; KILL goes to its whole tree. Without effect on an ended process."""
         session, live = self._live(tenant, ref, process)
         if not 1 <= number <= 64:
-            raise InvalidInput(f"{number} is not a signal", "give a number from 1 to 64, or a name such as TERM")
+            raise InvalidInput(
+                f"{number} is not a signal", "give a number from 1 to 64, or a name such as TERM"
+            )
         if live.ended:
             return
         kill = number == signals.SIGKILL
@@ -198,10 +200,12 @@ class Processes:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    async def _start(self, tenant: TenantId, ref: str, request: StartRequest) -> tuple[Sandbox, Session, Live]:
+    async def _start(self, tenant: TenantId, ref: str, request: StartRequest) -> tuple[Session, Live]:
         sandbox, session = self._session(tenant, ref)
         if sandbox.state is State.PAUSED:
-            raise Conflict(f"sandbox {sandbox.spec.name} is paused", f"resume it: `corral resume {sandbox.spec.name}`")
+            raise Conflict(
+                f"sandbox {sandbox.spec.name} is paused", f"resume it: `corral resume {sandbox.spec.name}`"
+            )
         running = sum(1 for live in session.processes.values() if not live.ended)
         if running >= MAX_PROCESSES:
             raise TooLarge(f"{running} processes run already", "end some of them")
@@ -210,14 +214,15 @@ class Processes:
         env = {**self._sessions[sandbox.id][1], **spec.env}
         live = await session.start(lambda process: ProcessInfo(process, spec, now), env)
         self._watch_timeout(sandbox.id, session, live)
-        return sandbox, session, live
+        return session, live
 
     def _session(self, tenant: TenantId, ref: str) -> tuple[Sandbox, Session]:
         sandbox = self._registry.find(tenant, ref)
         found = self._sessions.get(sandbox.id)
         if found is None:
             raise Conflict(
-                f"sandbox {sandbox.spec.name} is {sandbox.state}", f"start it: `corral start {sandbox.spec.name}`"
+                f"sandbox {sandbox.spec.name} is {sandbox.state}",
+                f"start it: `corral start {sandbox.spec.name}`",
             )
         return sandbox, found[0]
 
@@ -225,10 +230,15 @@ class Processes:
         sandbox, session = self._session(tenant, ref)
         live = session.processes.get(process)
         if live is None:
-            raise NotFound(f"sandbox {sandbox.spec.name} has no process {process}", f"see `corral ps {sandbox.spec.name}`")
+            raise NotFound(
+                f"sandbox {sandbox.spec.name} has no process {process}",
+                f"see `corral ps {sandbox.spec.name}`",
+            )
         return session, live
 
-    async def _follow(self, session: Session, live: Live, offsets: dict[Stream, int]) -> AsyncIterator[Output]:
+    async def _follow(
+        self, session: Session, live: Live, offsets: dict[Stream, int]
+    ) -> AsyncIterator[Output]:
         streams = (Stream.STDOUT,) if live.info.spec.terminal else (Stream.STDOUT, Stream.STDERR)
         position = {stream: max(offsets.get(stream, 0), live.freed.get(stream, 0)) for stream in streams}
         while True:
@@ -276,7 +286,9 @@ def _spec(sandbox: Sandbox, request: StartRequest) -> ProcessSpec:
     if any("\0" in argument for argument in request.argv):
         raise InvalidInput("an argument holds a NUL character", "remove it")
     if request.timeout is not None and not 0 < request.timeout <= MAX_TIMEOUT:
-        raise InvalidInput(f"timeout {request.timeout} is out of range", "use more than 0 and at most 30 days")
+        raise InvalidInput(
+            f"timeout {request.timeout} is out of range", "use more than 0 and at most 30 days"
+        )
     return ProcessSpec(
         argv=request.argv,
         user=check_user(request.user) if request.user is not None else sandbox.spec.user,
@@ -291,5 +303,7 @@ def _spec(sandbox: Sandbox, request: StartRequest) -> ProcessSpec:
 
 def _checked_size(size: TerminalSize) -> TerminalSize:
     if not (1 <= size.rows <= 4096 and 1 <= size.cols <= 4096):
-        raise InvalidInput(f"a terminal of {size.rows} × {size.cols} is not possible", "use 1 to 4096 rows and columns")
+        raise InvalidInput(
+            f"a terminal of {size.rows} × {size.cols} is not possible", "use 1 to 4096 rows and columns"
+        )
     return size

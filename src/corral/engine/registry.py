@@ -46,7 +46,9 @@ class Registry:
     def of(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
         """A tenant's sandboxes, oldest first, that carry all of `labels`."""
         wanted = (labels or {}).items()
-        return [s for s in self._sandboxes.values() if s.spec.tenant == tenant and wanted <= s.spec.labels.items()]
+        return [
+            s for s in self._sandboxes.values() if s.spec.tenant == tenant and wanted <= s.spec.labels.items()
+        ]
 
     def find(self, tenant: TenantId, ref: str) -> Sandbox:
         """By name or id. Raises NotFound, also for another tenant's."""

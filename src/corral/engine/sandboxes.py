@@ -75,16 +75,13 @@ class Sandboxes:
         self._provision = provision
         self._granted = granted
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def get(self, tenant: TenantId, ref: str) -> Sandbox:
         """By name or id. Raises NotFound."""
         return self._registry.find(tenant, ref)
-
-    def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
-        """A tenant's sandboxes, oldest first."""
-        return self._registry.of(tenant, labels)
 
     def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
         """Lifecycle events from now, or after a sequence number."""
@@ -107,7 +104,9 @@ class Sandboxes:
         """
         checked(request)
         if len(self._registry.all()) >= MAX_SANDBOXES:
-            raise NoCapacity(f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`")
+            raise NoCapacity(
+                f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`"
+            )
         template = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
         spec = build_spec(
             request,
@@ -175,6 +174,23 @@ class Sandboxes:
             await self._registry.advance(sandbox.id, Event.REMOVE)
             await asyncio.shield(self._discard(sandbox.id))
 
+    async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
+        """A template of its files as they are now; a running sandbox is frozen for that moment."""
+        async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+                raise Conflict(
+                    f"cannot checkpoint a sandbox that is {sandbox.state}", "wait until it is running"
+                )
+            if sandbox.state is State.RUNNING:
+                await self._driver.pause(sandbox.id)
+            try:
+                layer = await self._driver.commit(sandbox.id)
+            finally:
+                if sandbox.state is State.RUNNING:
+                    await self._driver.resume(sandbox.id)
+            parent = await self._store.template(sandbox.spec.template)
+            return await self._templates.from_layer(tenant, name, parent, layer)
+
     async def set_ttl(self, tenant: TenantId, ref: str, seconds: int | None) -> Sandbox:
         """End its life `seconds` from now, or never."""
         check_ttl(seconds)
@@ -223,7 +239,9 @@ class Sandboxes:
         await self._attach(sandbox.spec)
         actual = State.PAUSED if status is DriverStatus.PAUSED else State.RUNNING
         if sandbox.state is not actual:
-            sandbox = await self._registry.correct(sandbox.id, actual, "as found after a restart of the daemon")
+            sandbox = await self._registry.correct(
+                sandbox.id, actual, "as found after a restart of the daemon"
+            )
         await self._on_running(sandbox)
         self._supervise(sandbox.id)
 
@@ -269,20 +287,21 @@ class Sandboxes:
         listeners = await self._driver.listen(spec)
         try:
             await self._gateway.attach(
-                Attachment(spec.id, spec.tenant, spec.name, grant.token_hash, spec.secrets, spec.egress), listeners
+                Attachment(spec.id, spec.tenant, spec.name, grant.token_hash, spec.secrets, spec.egress),
+                listeners,
             )
         finally:
             for listener in listeners:
                 listener.sock.close()
 
     async def _take_down(self, sandbox: SandboxId, grace: float) -> None:
-        self._tasks.cancel(f"wait-{sandbox}")
+        self._abandon_wait(sandbox)
         await self._driver.stop(sandbox, grace)
         await self._on_down(sandbox)
         await self._gateway.detach(sandbox)
 
     async def _discard(self, sandbox: SandboxId) -> None:
-        self._tasks.cancel(f"wait-{sandbox}")
+        self._abandon_wait(sandbox)
         await self._gateway.detach(sandbox)
         await self._driver.remove(sandbox)
         await self._on_down(sandbox)
@@ -293,11 +312,17 @@ class Sandboxes:
         await self._registry.advance(sandbox, Event.FAIL, reason)
 
     def _supervise(self, sandbox: SandboxId) -> None:
-        self._tasks.start(self._follow_end(sandbox), name=f"wait-{sandbox}")
+        self._waits[sandbox] = self._tasks.start(self._follow_end(sandbox), name=f"wait-{sandbox}")
+
+    def _abandon_wait(self, sandbox: SandboxId) -> None:
+        wait = self._waits.pop(sandbox, None)
+        if wait is not None:
+            wait.cancel()
 
     async def _follow_end(self, sandbox: SandboxId) -> None:
         reason = await self._driver.wait(sandbox)
         async with self._registry.lock(sandbox):
+            self._waits.pop(sandbox, None)
             current = self._registry.get(sandbox)
             if current is None or current.state not in (State.RUNNING, State.PAUSED):
                 return
@@ -315,6 +340,10 @@ class Sandboxes:
             if not self._registry.taken(tenant, name) and len(name) <= 63:
                 return name
         return f"sandbox-{randomness.token_hex(4)}"
+
+    def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
+        """A tenant's sandboxes, oldest first."""
+        return self._registry.of(tenant, labels)
 
 
 class _Locked:

@@ -67,6 +67,7 @@ class Session:
         self._ready = asyncio.Event()
         self._next = 1
         self._sending = asyncio.Lock()
+        self._receiving: asyncio.Task[None] | None = None
         self.processes: dict[ProcessId, Live] = {}
         self.closed = False
 
@@ -75,7 +76,7 @@ class Session:
         for info in self._link.saved_processes():
             self.processes[info.id] = Live(info, stdin_open=info.spec.stdin)
             self._next = max(self._next, info.id + 1)
-        self._tasks.start(self._receive(), name=self._task)
+        self._receiving = self._tasks.start(self._receive(), name=f"guest-{self._label}")
         await self._link.send(guest.hello(self._nonce))
         try:
             async with asyncio.timeout(HELLO_SECONDS):
@@ -102,11 +103,8 @@ class Session:
         self.closed = True
         self._ready.set()
         self._link.close()
-        self._tasks.cancel(self._task)
-
-    @property
-    def _task(self) -> str:
-        return f"guest-{self._label}"
+        if self._receiving is not None:
+            self._receiving.cancel()
 
     # -- commands ---------------------------------------------------------------------------------------------------
 

@@ -39,10 +39,13 @@ class Templates:
             if ref in (template.name, template.id):
                 return template
         raise NotFound(
-            f"there is no template {ref[:80]!r}", "see `corral template ls`; make one with `corral template build`"
+            f"there is no template {ref[:80]!r}",
+            "see `corral template ls`; make one with `corral template build`",
         )
 
-    async def resolve(self, tenant: TenantId, ref: str | None, agent: str | None, progress: Progress | None) -> Template:
+    async def resolve(
+        self, tenant: TenantId, ref: str | None, agent: str | None, progress: Progress | None
+    ) -> Template:
         """The template that a create asks for: by name, or the agent's, or `base`; the latter two are built where missing."""
         if ref is not None and ref not in (BASE, agent):
             return await self.get(tenant, ref)
@@ -65,9 +68,13 @@ class Templates:
                 if template.name == agent and template.source == source and template.parent == base.id:
                     return template
             layer = await self._build_agent_layer(tenant, agent, base, progress)
-            return await self._keep(tenant, agent, (*base.layers, layer), base.config, source=source, parent=base)
+            return await self._keep(
+                tenant, agent, (*base.layers, layer), base.config, source=source, parent=base
+            )
 
-    async def build_image(self, tenant: TenantId, name: str, reference: str, progress: Progress = silent) -> Template:
+    async def build_image(
+        self, tenant: TenantId, name: str, reference: str, progress: Progress = silent
+    ) -> Template:
         """A template from an OCI image. Its user, working directory and environment are kept."""
         check_name(name, "template name")
         if name == BASE:
@@ -85,7 +92,12 @@ class Templates:
         if name == BASE:
             raise Conflict("`base` is Corral's own template", "choose another name")
         return await self._keep(
-            tenant, name, (*parent.layers, layer), parent.config, source=f"checkpoint:{parent.name}", parent=parent
+            tenant,
+            name,
+            (*parent.layers, layer),
+            parent.config,
+            source=f"checkpoint:{parent.name}",
+            parent=parent,
         )
 
     async def remove(self, tenant: TenantId, ref: str) -> None:
@@ -126,5 +138,3 @@ class Templates:
 
 
 _BASE_ENV = {"LANG": "C.UTF-8", "EDITOR": "vim"}
-
-

@@ -19,10 +19,14 @@ def check_base_url(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path]") from error
+        raise InvalidInput(
+            f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path]"
+        ) from error
     plain = parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.password
     if not plain or parts.query or parts.fragment or any(c <= " " or c == "\x7f" for c in url) or port == 0:
-        raise InvalidInput(f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path], nothing more")
+        raise InvalidInput(
+            f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path], nothing more"
+        )
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -35,7 +39,12 @@ class Secrets:
         self._clock = clock
 
     async def add(
-        self, tenant: TenantId, name: str, value: Secret, provider: Provider | None = None, base_url: str | None = None
+        self,
+        tenant: TenantId,
+        name: str,
+        value: Secret,
+        provider: Provider | None = None,
+        base_url: str | None = None,
     ) -> SecretInfo:
         """Add or replace a secret; running sandboxes use the new value from their next request on.
 
@@ -48,7 +57,9 @@ class Secrets:
             OpenedSecret(tenant, name, provider, url, value), self._clock.now()
         )
         await self.publish()
-        await self._store.audit(tenant, None, "secret.put", {"name": name, "provider": provider.value, "base_url": url})
+        await self._store.audit(
+            tenant, None, "secret.put", {"name": name, "provider": provider.value, "base_url": url}
+        )
         return info
 
     async def remove(self, tenant: TenantId, name: str) -> None:
@@ -57,22 +68,24 @@ class Secrets:
         await self.publish()
         await self._store.audit(tenant, None, "secret.remove", {"name": name})
 
-    async def list(self, tenant: TenantId) -> list[SecretInfo]:
-        """What may be shown of a tenant's secrets."""
-        return await self._store.secrets(tenant)
-
     async def named(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
         """These secrets. Raises NotFound for the first one that does not exist."""
         known = {info.name: info for info in await self._store.secrets(tenant)}
         for name in names:
             if name not in known:
-                raise NotFound(f"there is no secret {name[:80]!r}", f"add it: `corral secret add {name[:63]}`")
+                raise NotFound(
+                    f"there is no secret {name[:80]!r}", f"add it: `corral secret add {name[:63]}`"
+                )
         return [known[name] for name in names]
 
     async def publish(self) -> None:
         """Hand all secrets and prices to the gateway."""
         await self._gateway.set_secrets(await self._store.open_secrets())
         await self._gateway.set_prices(await self._store.prices())
+
+    async def list(self, tenant: TenantId) -> list[SecretInfo]:
+        """What may be shown of a tenant's secrets."""
+        return await self._store.secrets(tenant)
 
 
 class Prices:

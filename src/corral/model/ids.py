@@ -59,7 +59,8 @@ def check_labels(labels: dict[str, str]) -> dict[str, str]:
             )
         if len(value) > MAX_LABEL_VALUE or "\0" in value:
             raise InvalidInput(
-                f"the value of label {key!r} is not valid", f"use at most {MAX_LABEL_VALUE} characters, no NUL"
+                f"the value of label {key!r} is not valid",
+                f"use at most {MAX_LABEL_VALUE} characters, no NUL",
             )
     return labels
 

@@ -97,7 +97,9 @@ class Sandbox:
         """The sandbox's id."""
         return self.spec.id
 
-    def with_state(self, state: State, now: datetime, reason: str = "", exit_code: int | None = None) -> "Sandbox":
+    def with_state(
+        self, state: State, now: datetime, reason: str = "", exit_code: int | None = None
+    ) -> "Sandbox":
         """A copy in another state."""
         return replace(self, state=state, changed_at=now, reason=reason, exit_code=exit_code)
 

@@ -30,7 +30,9 @@ class Secret:
                 f"a secret of {len(value)} characters is not accepted", f"use {MIN_SECRET} to {MAX_SECRET}"
             )
         if any(ord(c) < 0x20 or ord(c) == 0x7F or ord(c) > 0x7E for c in value):
-            raise InvalidInput("the secret holds control or non-ASCII characters", "give the key alone, on one line")
+            raise InvalidInput(
+                "the secret holds control or non-ASCII characters", "give the key alone, on one line"
+            )
         return cls(value)
 
     def reveal(self) -> str:

@@ -1,0 +1,74 @@
+"""The gateway's life: started as a process without privileges, started again when it ends."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+from corral.gateway.client import GatewayClient
+from corral.host.process import spawn
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 10.0
+# Above what distributions give to people and services, below what sandboxes' ranges start from; no account has it,
+# so nothing else runs under it.
+_FIRST_UID, _UIDS = 64_000, 1_000
+
+
+def gateway_uid(instance: str) -> int:
+    """The uid of an installation's gateway: its own, so that one installation's cannot touch another's."""
+    return _FIRST_UID + int(hashlib.sha256(instance.encode()).hexdigest()[:8], 16) % _UIDS
+
+
+class GatewayProcess:
+    """Keeps one gateway process running and `client` connected to it."""
+
+    def __init__(self, client: GatewayClient, instance: str, log_file: Path) -> None:
+        self._client = client
+        self._uid = gateway_uid(instance)
+        self._log_file = log_file
+        self.started = asyncio.Event()
+
+    async def supervise(self) -> None:
+        """Run until cancelled. While no gateway runs, sandboxes have no network: their listeners accept nobody."""
+        wait = FIRST_WAIT
+        while True:
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            try:
+                await self._run_once()
+            except OSError as error:
+                log.error("the gateway cannot be started: %s", error)
+            wait = FIRST_WAIT if loop.time() - begun > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
+            log.error("the gateway ended; starting it again in %.1f s", wait)
+            await asyncio.sleep(wait)
+
+    async def _run_once(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            # It starts as root, since the program's files may lie where only root can read, and drops its uid before
+            # it reads its first message; setpriv makes sure that nothing gives privileges back.
+            child = spawn(
+                [
+                    "setpriv", "--no-new-privs", "--", sys.executable, "-m", "corral.gateway.main",
+                    "--control-fd", str(theirs.fileno()), "--uid", str(self._uid),
+                ],
+                stderr=errors,
+                stdout=errors,
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        finally:
+            os.close(errors)
+            theirs.close()
+        try:
+            await self._client.reattach(ours)
+            self.started.set()
+            await child.wait()
+        finally:
+            await child.kill_and_wait()

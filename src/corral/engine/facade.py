@@ -1,0 +1,76 @@
+"""The whole engine as one value: what the API serves."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from corral.engine.ports import Driver, GuestFiles, Progress
+from corral.engine.processes import Processes
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.templates import Templates
+from corral.engine.vault import Prices, Secrets
+from corral.errors import Conflict
+from corral.model.ids import TenantId
+from corral.model.lifecycle import State
+from corral.model.process import ProcessInfo
+from corral.model.secrets import Secret
+from corral.model.template import Template
+
+
+class Agents(Protocol):
+    """Starting coding agents in sandboxes that were created for them."""
+
+    async def start(self, tenant: TenantId, ref: str, prompt: str | None, model: str | None) -> ProcessInfo:
+        """Start the sandbox's agent: headless on `prompt`, or without one in a terminal that can be attached."""
+
+    async def attach_command(self, tenant: TenantId, ref: str) -> tuple[str, ...]:
+        """The command that shows the agent's terminal. Raises Conflict where none is open."""
+
+    def names(self) -> tuple[str, ...]:
+        """Agents that can be named."""
+
+
+class Repositories(Protocol):
+    """A sandbox's repository, seen from the host."""
+
+    def diff(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
+        """What changed since the sandbox got the repository, uncommitted and untracked files included."""
+
+    async def pull(self, tenant: TenantId, ref: str, target: str | None) -> dict[str, Any]:
+        """Fetch the sandbox's commits into `refs/corral/` of the host's repository; what arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Every use case. `doctor`, `denials`, `config_get` and `config_set` are the operator's."""
+
+    sandboxes: Sandboxes
+    processes: Processes
+    templates: Templates
+    secrets: Secrets
+    prices: Prices
+    agents: Agents
+    repos: Repositories
+    driver: Driver
+    doctor: Callable[[], Awaitable[list[dict[str, Any]]]]
+    recent_denials: Callable[[str], list[dict[str, Any]]]
+    config_get: Callable[[], dict[str, Any]]
+    config_set: Callable[[str, Any], Awaitable[None]]
+    new_api_key: Callable[[TenantId, str], Awaitable[Secret]]
+
+    async def files_of(self, tenant: TenantId, ref: str) -> GuestFiles:
+        """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""
+        sandbox = self.sandboxes.get(tenant, ref)
+        if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+            raise Conflict(f"sandbox {sandbox.spec.name} is {sandbox.state}", "wait until it is running")
+        return self.driver.files(sandbox.spec)
+
+    async def denials(self, tenant: TenantId, ref: str) -> list[dict[str, Any]]:
+        """The last requests of a sandbox that were refused, newest last, and how each could be allowed."""
+        return self.recent_denials(self.sandboxes.get(tenant, ref).id)
+
+    async def checkpoint(
+        self, tenant: TenantId, ref: str, name: str, progress: Progress | None = None
+    ) -> Template:
+        """A template of a sandbox's files as they are now; a running sandbox is frozen for that moment."""
+        return await self.sandboxes.checkpoint(tenant, ref, name)
