@@ -15,20 +15,19 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from corral.errors import HostError, Unsupported
+from corral.host.pipes import Collector, Pipes, input_file
 from corral.host.programs import find_program, search_path
 
 DEVNULL = subprocess.DEVNULL
 CHUNK = 256 * 1024
 # After SIGKILL a process can stay for as long as the kernel holds it in an uninterruptible call.
 _KILL_PATIENCE = 10.0
-# What a pipe can hold is 1 MiB at most; whoever keeps writing after that is not the child.
-_DRAIN_READS = 16
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
@@ -164,9 +163,18 @@ def spawn(
     try:
         process = subprocess.Popen(
             [program, *argv[1:]],
-            stdin=stdin, stdout=stdout, stderr=stderr, env=environment(env), cwd=cwd,
-            pass_fds=tuple(pass_fds), user=user, group=group, extra_groups=extra_groups, start_new_session=True, bufsize=0,
-        )  # fmt: skip
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment(env),
+            cwd=cwd,
+            pass_fds=tuple(pass_fds),
+            user=user,
+            group=group,
+            extra_groups=extra_groups,
+            start_new_session=True,
+            bufsize=0,
+        )
     except FileNotFoundError as error:
         if not Path(program).exists():
             raise Unsupported(f"the program {program} does not exist on this host") from error
@@ -195,7 +203,7 @@ async def run(
     the program leaves in the background is not waited for. With `check`, raises HostError where it did not
     succeed.
     """
-    with _Pipes(output_limit, on_line) as pipes, _input_file(input) as stdin:
+    with Pipes(output_limit, on_line) as pipes, input_file(input) as stdin:
         child = spawn(
             argv, stdin=stdin, stdout=pipes.out.write_end, stderr=pipes.err.write_end,
             env=env, cwd=cwd, pass_fds=pass_fds,
@@ -219,13 +227,18 @@ class Stream:
     `stream()`.
     """
 
-    def __init__(self, child: Child, stdin: int, stdout: int, stderr: "_Collector") -> None:
+    def __init__(self, child: Child, stdin: int, stdout: int, stderr: "Collector") -> None:
         self._child = child
         self._stdin: int | None = stdin
         self._stdout = stdout
         self._stderr = stderr
         self._loop = asyncio.get_running_loop()
         self.timed_out = False
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._child.pid
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`. Raises BrokenPipeError if the program no longer reads."""
@@ -303,7 +316,7 @@ async def stream(
     left before its end, and `timeout` seconds after its start. `on_line` sees the lines of its error
     output.
     """
-    with _Pipes(stderr_limit, on_line) as pipes:
+    with Pipes(stderr_limit, on_line) as pipes:
         stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
         try:
             child = spawn(
@@ -326,150 +339,12 @@ async def stream(
             await handle.close()
 
 
-class _Collector:
-    """One output of a child: a pipe read by the event loop, of which the first `limit` bytes are kept."""
-
-    def __init__(self, limit: int, on_line: Callable[[str], None] | None) -> None:
-        self._read_end: int | None
-        self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._read_end, False)
-        self._loop = asyncio.get_running_loop()
-        self._room = limit
-        self._kept: list[bytes] = []
-        self._on_line = on_line
-        self._partial = b""
-        self._on_error: Callable[[], None] = lambda: None
-        self.truncated = False
-        self.error: Exception | None = None
-
-    def listen(self, on_error: Callable[[], None]) -> None:
-        """The child has its end: read until it is closed. `on_error` is called if `on_line` raises."""
-        self._close_write_end()
-        self._on_error = on_error
-        if self._read_end is not None:
-            self._loop.add_reader(self._read_end, self._read_some)
-
-    def detach(self) -> int:
-        """Hand over the reading end instead."""
-        self._close_write_end()
-        if self._read_end is None:
-            raise ValueError("the pipe is closed")
-        fd, self._read_end = self._read_end, None
-        return fd
-
-    def drain(self) -> None:
-        """Take what is in the pipe after the child's end. A process that it left behind may hold the pipe
-        open.
-        """
-        for _ in range(_DRAIN_READS):
-            if not self._read_some():
-                break
-        if self._partial:
-            self._tell([self._partial])
-            self._partial = b""
-        if self.error is not None:
-            raise self.error
-
-    def kept(self) -> bytes:
-        """What was kept."""
-        return b"".join(self._kept)
-
-    def close(self) -> None:
-        """Close both ends."""
-        self._close_write_end()
-        if self._read_end is not None:
-            self._loop.remove_reader(self._read_end)
-            os.close(self._read_end)
-            self._read_end = None
-
-    def _close_write_end(self) -> None:
-        if self.write_end >= 0:
-            os.close(self.write_end)
-            self.write_end = -1
-
-    def _read_some(self) -> bool:
-        if self._read_end is None:
-            return False
-        try:
-            data = os.read(self._read_end, 65536)
-        except BlockingIOError:
-            return False
-        if not data:
-            self.close()
-            return False
-        if len(data) > self._room:
-            self.truncated = True
-        if self._room:
-            self._kept.append(data[: self._room])
-            self._room -= len(self._kept[-1])
-        if self._on_line is not None:
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            # A line without end is told in pieces, so that it cannot fill memory.
-            if len(self._partial) > 65536:
-                lines, self._partial = [*lines, self._partial], b""
-            self._tell(lines)
-        return True
-
-    def _tell(self, lines: Sequence[bytes]) -> None:
-        if self._on_line is None or self.error is not None:
-            return
-        try:
-            for line in lines:
-                self._on_line(line.decode("utf-8", "replace").rstrip("\r"))
-        except Exception as error:  # noqa: BLE001 - raised again by drain(), where the caller is
-            self.error = error
-            self._on_error()
-
-
-class _Pipes:
-    """Both outputs of a child."""
-
-    def __init__(self, limit: int, on_line: Callable[[str], None] | None) -> None:
-        self.out = _Collector(limit, on_line)
-        try:
-            self.err = _Collector(limit, on_line)
-        except OSError:
-            self.out.close()
-            raise
-
-    def listen(self, on_error: Callable[[], None]) -> None:
-        self.out.listen(on_error)
-        self.err.listen(on_error)
-
-    def drain(self) -> None:
-        self.out.drain()
-        self.err.drain()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.out.close()
-        self.err.close()
-
-
-@contextlib.contextmanager
-def _input_file(data: bytes | None) -> Iterator[int]:
-    """A descriptor to read `data` from: an anonymous file needs no feeding, and no deadlock can come of it."""
-    if data is None:
-        yield DEVNULL
-        return
-    fd = os.memfd_create("input", os.MFD_CLOEXEC)
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(fd, 0, os.SEEK_SET)
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _wake(ready: "asyncio.Future[None]") -> None:
     if not ready.done():
         ready.set_result(None)
 
 
-def _completed(child: Child, out: _Collector | None, err: _Collector, *, timed_out: bool) -> Completed:
+def _completed(child: Child, out: Collector | None, err: Collector, *, timed_out: bool) -> Completed:
     status = child.returncode
     if status is None:
         raise HostError(
