@@ -103,21 +103,31 @@ def _command_key(tool: Tool) -> str | None:
 
 
 def shell_arguments(tool: Tool, command: str, purpose: str) -> str:
-    """The input that makes `tool` run `command`: JSON for a function; for a custom tool a program that calls it.
-
-    The one custom shell tool is that of Codex's code mode, which takes JavaScript.
-    """
+    """The input that makes `tool` run `command`: JSON for a function, a program for the custom tool `exec`."""
     key = _command_key(tool)
     if tool.kind is ToolKind.CUSTOM or key is None:
-        return f"text(await tools.exec_command({json.dumps({'cmd': command})}));"
-    wants_list = _properties(tool.schema)[key].get("type") == "array"
+        return _CODE_MODE.replace("COMMAND", json.dumps(command))
+    properties = _properties(tool.schema)
+    wants_list = properties[key].get("type") == "array"
     arguments: dict[str, Any] = {key: ["bash", "-lc", command] if wants_list else command}
+    if "yield_time_ms" in properties:
+        arguments["yield_time_ms"] = 30_000
     for name in tool.schema.get("required", ()):
         if name not in arguments:
-            arguments[name] = (
-                purpose if name == "description" else sample(_properties(tool.schema).get(name, {}))
-            )
+            arguments[name] = purpose if name == "description" else sample(properties.get(name, {}))
     return json.dumps(arguments)
+
+
+# Codex's code mode takes JavaScript. A command that runs long is asked for until it ends, within one step.
+_CODE_MODE = """\
+// @exec: {"yield_time_ms": 600000}
+let result = await tools.exec_command({cmd: COMMAND, yield_time_ms: 30000});
+text(result.output);
+while (result.session_id !== undefined && result.exit_code === undefined) {
+  result = await tools.write_stdin({session_id: result.session_id, yield_time_ms: 30000});
+  text(result.output);
+}
+"""
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,14 +141,14 @@ def sample(schema: Mapping[str, Any], depth: int = 0) -> Any:
         return None
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return sample(schema[key][0], depth + 1)
+            return _sample_of_any(schema[key], depth + 1)
     if schema.get("enum"):
         return schema["enum"][0]
     if "const" in schema:
         return schema["const"]
     kind = schema.get("type")
     if isinstance(kind, list):
-        kind = kind[0] if kind else None
+        return _sample_of_any([{**schema, "type": one} for one in kind], depth + 1)
     match kind:
         case "object":
             inner = _properties(schema)
@@ -153,6 +163,13 @@ def sample(schema: Mapping[str, Any], depth: int = 0) -> Any:
             return None
         case _:
             return SIDE_ANSWER
+
+
+def _sample_of_any(choices: Any, depth: int) -> Any:
+    """Null where it may be null: an agent's optional arguments are best left out."""
+    if any(choice.get("type") == "null" for choice in choices):
+        return None
+    return sample(choices[0], depth) if choices else None
 
 
 def usage_of(conversation: Conversation, reply: Reply, *, cache_writes: bool) -> Tokens:

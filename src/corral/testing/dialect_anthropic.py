@@ -39,7 +39,7 @@ class AnthropicMessages:
                 for t in objects(body.get("tools"))
                 if "input_schema" in t
             ),
-            results=sum(block.get("type") == "tool_result" for block in blocks),
+            results=len({block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}),
             stream=body.get("stream") is True,
             answer_schema=output.get("schema") if output.get("type") == "json_schema" else None,
             max_tokens=int(body["max_tokens"]),

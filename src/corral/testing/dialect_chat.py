@@ -25,7 +25,7 @@ class OpenAIChat:
             model=str(body["model"]),
             size=size,
             tools=tuple(Tool(str(f["name"]), f.get("parameters") or {}) for f in functions),
-            results=sum(message.get("role") == "tool" for message in objects(messages)),
+            results=len({m.get("tool_call_id") for m in objects(messages) if m.get("role") == "tool"}),
             stream=body.get("stream") is True,
             usage_wanted=(body.get("stream_options") or {}).get("include_usage") is True,
             answer_schema=output["json_schema"].get("schema")

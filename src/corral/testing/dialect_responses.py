@@ -21,12 +21,13 @@ class OpenAIResponses:
         """See Dialect."""
         if not isinstance(body["input"], str | list):
             raise ValueError("input: a text or a list of items is required")
+        items = objects(body["input"])
         output = body.get("text", {}).get("format") or {}
         return Conversation(
             model=str(body["model"]),
             size=size,
-            tools=tuple(_tools(objects(body.get("tools")))),
-            results=sum(item.get("type") in _RESULTS for item in objects(body["input"])),
+            tools=tuple(_tools([*objects(body.get("tools")), *items])),
+            results=len({item.get("call_id") for item in items if item.get("type") in _RESULTS}),
             stream=body.get("stream") is True,
             answer_schema=output.get("schema") if output.get("type") == "json_schema" else None,
             max_tokens=int(body.get("max_output_tokens") or 0),
@@ -80,12 +81,15 @@ class OpenAIResponses:
 
 
 def _tools(items: list[Mapping[str, Any]], namespace: str = "") -> Iterator[Tool]:
+    """The tools in a list of tools or of input items: Codex offers some of its in an item of the input."""
     for item in items:
         match item.get("type"):
             case "function":
                 yield Tool(str(item["name"]), item.get("parameters") or {}, namespace=namespace)
             case "custom":
                 yield Tool(str(item["name"]), kind=ToolKind.CUSTOM, namespace=namespace)
+            case "additional_tools":
+                yield from _tools(objects(item.get("tools")))
             case "namespace":
                 yield from _tools(objects(item.get("tools")), str(item.get("name", "")))
 
