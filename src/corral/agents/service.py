@@ -1,0 +1,215 @@
+"""Agents in sandboxes: installing them, giving them what they need, starting them."""
+
+import logging
+import shlex
+from collections.abc import AsyncIterator, Callable
+
+from corral.agents.preset import AgentPreset, Connection
+from corral.agents.presets import PRESETS, find_preset
+from corral.engine.environment import provider_environment, service_url, trust_environment
+from corral.engine.plan import CreateRequest, egress_policy
+from corral.engine.ports import Driver, Progress, Store
+from corral.engine.processes import Processes, StartRequest
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.shell import Shell
+from corral.engine.vault import Secrets
+from corral.errors import Conflict, HostError, InvalidInput
+from corral.model.ids import LayerDigest, TenantId
+from corral.model.process import ProcessInfo
+from corral.model.sandbox import Limits, Sandbox
+from corral.model.secrets import SecretInfo
+from corral.model.template import Template
+from corral.policy.egress import canonical_host
+
+log = logging.getLogger(__name__)
+
+TERMINAL = "agent"
+"""The name of the terminal session that an interactive agent runs in."""
+AGENT_TAG = "agent"
+INSTALL_SECONDS = 900.0
+
+
+class AgentService:
+    """What the engine knows of agents."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        secrets: Secrets,
+        driver: Driver,
+        sandboxes: Callable[[], Sandboxes],
+        processes: Callable[[], Processes],
+        npm_registry: Callable[[], str],
+    ) -> None:
+        """`npm_registry` is the operator's choice of a host, or empty for the one that npm itself is set to."""
+        self._store = store
+        self._secrets = secrets
+        self._driver = driver
+        self._sandboxes = sandboxes
+        self._processes = processes
+        self._npm_registry = npm_registry
+
+    def names(self) -> tuple[str, ...]:
+        """Agents that can be named."""
+        return tuple(PRESETS)
+
+    # -- what a sandbox gets ----------------------------------------------------------------------------------------
+
+    async def granted(self, tenant: TenantId, request: CreateRequest) -> tuple[str, ...]:
+        """The secrets that a request is entitled to: those that it names, or those that its agent can use.
+
+        Raises NotFound for a secret that does not exist, Conflict if the agent could use none.
+        """
+        preset = find_preset(request.agent) if request.agent is not None else None
+        if request.secrets is not None:
+            named = await self._secrets.named(tenant, request.secrets)
+        elif preset is not None:
+            named = [info for info in await self._secrets.list(tenant) if info.provider in preset.providers]
+        else:
+            return ()
+        if preset is not None and _first_usable(preset, named) is None:
+            wanted = " or ".join(preset.providers)
+            raise Conflict(
+                f"{preset.title} needs a secret of provider {wanted}, and there is none",
+                f"add one: `corral secret add {next(iter(preset.providers))}`",
+            )
+        return tuple(sorted(info.name for info in named))
+
+    async def environment(self, sandbox: Sandbox) -> dict[str, str]:
+        """The variables of every process of a sandbox. The token among them is worth nothing outside of it."""
+        spec = sandbox.spec
+        env = {**trust_environment(), **spec.env}
+        named = await self._existing(spec.tenant, spec.secrets)
+        if not named:
+            return env
+        token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)
+        if spec.agent is None:
+            return {**provider_environment(named, token), **env}
+        connection = _connection(find_preset(spec.agent), named, token.reveal())
+        if connection is None:
+            return env
+        return {**find_preset(spec.agent).environment(connection), **env}
+
+    async def configure(self, sandbox: Sandbox) -> None:
+        """Write the agent's configuration into a new sandbox, so that its first start asks nothing."""
+        spec = sandbox.spec
+        if spec.agent is None:
+            return
+        preset = find_preset(spec.agent)
+        connection = _connection(preset, await self._existing(spec.tenant, spec.secrets), "")
+        if connection is None:
+            return
+        files = self._driver.files(spec)
+        for file in preset.home_files(connection):
+            await files.write(file.path, _once(file.content.encode()), spec.user, file.mode)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    async def start(self, tenant: TenantId, ref: str, prompt: str | None, model: str | None) -> ProcessInfo:
+        """Start the sandbox's agent: headless on `prompt`, or without one in a terminal that can be attached."""
+        sandbox = self._sandboxes().get(tenant, ref)
+        preset = self._preset(sandbox)
+        chosen = _first_usable(preset, await self._existing(tenant, sandbox.spec.secrets))
+        provider = chosen.provider if chosen else None
+        if prompt is not None:
+            if not prompt.strip():
+                raise InvalidInput("the prompt is empty", "say what the agent shall do")
+            argv = preset.headless(prompt, model, provider)
+            return await self._processes().start(tenant, ref, StartRequest(argv, tag=AGENT_TAG))
+        command = shlex.join(preset.interactive(model, provider))
+        argv = ("tmux", "new-session", "-d", "-s", TERMINAL, command)
+        result = await self._processes().run(tenant, ref, StartRequest(argv, tag=AGENT_TAG, timeout=30))
+        if result.info.exit is None or result.info.exit.code != 0:
+            raise Conflict(
+                f"the agent's terminal could not be opened: {result.stderr.decode(errors='replace').strip()[:300]}",
+                "it may be open already: `corral attach NAME`",
+            )
+        return result.info
+
+    async def attach_command(self, tenant: TenantId, ref: str) -> tuple[str, ...]:
+        """The command that shows the agent's terminal. Raises Conflict where none is open."""
+        check = StartRequest(("tmux", "has-session", "-t", TERMINAL), timeout=30)
+        result = await self._processes().run(tenant, ref, check)
+        if result.info.exit is None or result.info.exit.code != 0:
+            raise Conflict(
+                "no agent's terminal is open in this sandbox", "start one: `corral run AGENT`, without a prompt"
+            )
+        return ("tmux", "-u", "attach-session", "-t", TERMINAL)
+
+    # -- installing -------------------------------------------------------------------------------------------------
+
+    async def build_layer(self, tenant: TenantId, agent: str, base: Template, progress: Progress) -> LayerDigest:
+        """Install an agent in a sandbox of `base`, through the gateway; what that added, as a layer."""
+        preset = find_preset(agent)
+        sandboxes = self._sandboxes()
+        progress(f"installing {preset.title} {preset.version} in a sandbox")
+        sandbox = await sandboxes.create(
+            tenant, CreateRequest(template=base.id, labels={"corral/build": agent}, limits=Limits(pids=4096))
+        )
+        try:
+            shell = Shell(self._processes(), tenant, sandbox.id, "root")
+            registry = self._npm_registry() or await _registry_of_npm(shell)
+            policy = egress_policy((registry,), sandbox.spec.egress.networks)
+            await sandboxes.set_egress(tenant, sandbox.id, policy)
+            for argv in preset.install_commands():
+                progress(f"{preset.title}: {shlex.join(argv)[:100]}")
+                await _install_step(shell, argv, registry)
+            await sandboxes.stop(tenant, sandbox.id, 5.0)
+            progress(f"{preset.title}: keeping the layer")
+            return await self._driver.commit(sandbox.id)
+        finally:
+            await sandboxes.remove(tenant, sandbox.id)
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _preset(sandbox: Sandbox) -> AgentPreset:
+        if sandbox.spec.agent is None:
+            raise Conflict(
+                f"sandbox {sandbox.spec.name} was made without an agent", "make one with `corral run AGENT …`"
+            )
+        return find_preset(sandbox.spec.agent)
+
+    async def _existing(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
+        """Those of a grant's secrets that have not been removed since."""
+        return [info for info in await self._secrets.list(tenant) if info.name in names]
+
+
+def _first_usable(preset: AgentPreset, secrets: list[SecretInfo]) -> SecretInfo | None:
+    for provider in preset.providers:
+        for info in sorted(secrets, key=lambda s: (s.name != provider.value, s.name)):
+            if info.provider is provider:
+                return info
+    return None
+
+
+def _connection(preset: AgentPreset, secrets: list[SecretInfo], token: str) -> Connection | None:
+    chosen = _first_usable(preset, secrets)
+    return None if chosen is None else Connection(chosen.name, chosen.provider, service_url(chosen.name), token)
+
+
+async def _registry_of_npm(shell: Shell) -> str:
+    code, out, err = await shell.run(("npm", "config", "get", "registry"), cwd="/", timeout=60)
+    host = out.decode(errors="replace").strip().removeprefix("https://").split("/")[0]
+    if code != 0 or not host:
+        raise HostError(
+            f"npm in the sandbox names no registry: {err.decode(errors='replace').strip()[-300:]}",
+            "set one: `corral config set registries.npm HOST`",
+        )
+    return canonical_host(host)
+
+
+async def _install_step(shell: Shell, argv: tuple[str, ...], registry: str) -> None:
+    env = {"npm_config_registry": f"https://{registry}/"}
+    code, out, err = await shell.run(argv, cwd="/root", env=env, timeout=INSTALL_SECONDS)
+    if code != 0:
+        text = (err or out).decode(errors="replace").strip()[-800:]
+        raise HostError(
+            f"`{shlex.join(argv)}` failed in the sandbox with exit code {code}: {text}",
+            f"check that this host reaches {registry}; `corral doctor` tells whether its addresses are allowed",
+        )
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
