@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, desc, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, desc, insert, select, update
 
 from corral.errors import HostError, InvalidInput
 from corral.model.ids import SandboxId, TenantId
@@ -27,7 +27,12 @@ BATCH = 2000
 """Records checked per transaction: other calls of the store go between."""
 
 _HEAD = "audit_head"
-_table = schema.audit
+_table, _facts = schema.audit, schema.installation
+_ADD = insert(_table)
+_LAST = select(_table.c.sequence, _table.c.hash).order_by(desc(_table.c.sequence)).limit(1)
+_FIND_HEAD = select(_facts.c.value).where(_facts.c.key == _HEAD)
+_ADD_HEAD = insert(_facts).values(key=bindparam("head"), value=bindparam("seal"))
+_SET_HEAD = update(_facts).where(_facts.c.key == bindparam("head")).values(value=bindparam("seal"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +77,13 @@ def append(
         )
     sequence = last.sequence + 1
     digest = chain(last.hash, canonical(sequence, at, tenant, sandbox, kind, text))
-    db.execute(
-        insert(_table).values(
-            sequence=sequence, tenant=tenant, sandbox=sandbox, at=at, kind=kind, detail=text, hash=digest
-        )
-    )
+    record = {"sequence": sequence, "tenant": tenant, "sandbox": sandbox, "at": at, "kind": kind}
+    db.execute(_ADD, {**record, "detail": text, "hash": digest})
     _set_head(db, keys.audit_head(sequence, digest), first=sequence == 1)
 
 
 def _set_head(db: Connection, seal: str, *, first: bool) -> None:
-    table = schema.installation
-    if first:
-        db.execute(insert(table).values(key=_HEAD, value=seal))
-    else:
-        db.execute(update(table).where(table.c.key == _HEAD).values(value=seal))
+    db.execute(_ADD_HEAD if first else _SET_HEAD, {"head": _HEAD, "seal": seal})
 
 
 def batch(db: Connection, after: int, upto: int) -> Sequence[Row[Any]]:
@@ -102,9 +100,8 @@ def last_sequence(db: Connection, keys: Keys) -> int | None:
 
 def _sealed_last(db: Connection, keys: Keys) -> "Place | None":
     """The end of the chain, or None if the seal does not vouch for it."""
-    query = select(_table.c.sequence, _table.c.hash).order_by(desc(_table.c.sequence)).limit(1)
-    last = db.execute(query).first()
-    seal = db.scalar(select(schema.installation.c.value).where(schema.installation.c.key == _HEAD))
+    last = db.execute(_LAST).first()
+    seal = db.scalar(_FIND_HEAD)
     if last is None and seal is None:
         return Place()
     if last is None or seal is None:

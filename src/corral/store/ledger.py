@@ -1,6 +1,6 @@
 """Queries on what was spent, and on what the operator says that models cost."""
 
-from sqlalchemy import Connection, case, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 
 from corral.engine.ports import ModelPrice
 from corral.model.ids import DEFAULT_TENANT, SandboxId
@@ -8,6 +8,22 @@ from corral.model.usage import Tokens, Usage, UsageTotal
 from corral.store import schema
 
 _usage, _prices = schema.usage, schema.prices
+_ADD_USAGE = insert(_usage)
+_TOTALS = (
+    select(
+        _usage.c.model,
+        func.count().label("calls"),
+        func.sum(_usage.c.input).label("input"),
+        func.sum(_usage.c.output).label("output"),
+        func.sum(_usage.c.cache_read).label("cache_read"),
+        func.sum(_usage.c.cache_write).label("cache_write"),
+        func.sum(_usage.c.cost).label("cost"),
+        func.sum(case((_usage.c.assumed, 1), else_=0)).label("assumed"),
+    )
+    .where(_usage.c.sandbox == bindparam("sandbox"))
+    .group_by(_usage.c.model)
+    .order_by(_usage.c.model)
+)
 
 MAX_TEXT = 1024
 """Characters kept of a text that came out of a sandbox or from a provider."""
@@ -16,26 +32,25 @@ MAX_TEXT = 1024
 def add_usage(db: Connection, usage: Usage) -> None:
     """Append one call."""
     tokens = usage.tokens
-    db.execute(
-        insert(_usage).values(
-            tenant=usage.tenant,
-            sandbox=usage.sandbox,
-            secret=usage.secret,
-            provider=usage.provider,
-            model=_storable(usage.model),
-            input=tokens.input,
-            output=tokens.output,
-            cache_read=tokens.cache_read,
-            cache_write=tokens.cache_write,
-            cost=usage.cost,
-            assumed=usage.assumed,
-            status=usage.status,
-            duration_ms=usage.duration_ms,
-            at=usage.at,
-            request_id=_storable(usage.request_id),
-            path=_storable(usage.path),
-        )
-    )
+    row = {
+        "tenant": usage.tenant,
+        "sandbox": usage.sandbox,
+        "secret": usage.secret,
+        "provider": usage.provider,
+        "model": _storable(usage.model),
+        "input": tokens.input,
+        "output": tokens.output,
+        "cache_read": tokens.cache_read,
+        "cache_write": tokens.cache_write,
+        "cost": usage.cost,
+        "assumed": usage.assumed,
+        "status": usage.status,
+        "duration_ms": usage.duration_ms,
+        "at": usage.at,
+        "request_id": _storable(usage.request_id),
+        "path": _storable(usage.path),
+    }
+    db.execute(_ADD_USAGE, row)
 
 
 def _storable(text: str) -> str:
@@ -47,22 +62,9 @@ def _storable(text: str) -> str:
 
 def totals(db: Connection, sandbox: SandboxId) -> list[UsageTotal]:
     """A sandbox's calls summed by model, in order of the model's name."""
-    counts = (_usage.c.input, _usage.c.output, _usage.c.cache_read, _usage.c.cache_write)
-    query = (
-        select(
-            _usage.c.model,
-            func.count().label("calls"),
-            *(func.sum(column) for column in counts),
-            func.sum(_usage.c.cost).label("cost"),
-            func.sum(case((_usage.c.assumed, 1), else_=0)).label("assumed"),
-        )
-        .where(_usage.c.sandbox == sandbox)
-        .group_by(_usage.c.model)
-        .order_by(_usage.c.model)
-    )
     return [
         UsageTotal(row.model, row.calls, Tokens(*map(int, row[2:6])), int(row.cost), row.assumed > 0)
-        for row in db.execute(query)
+        for row in db.execute(_TOTALS, {"sandbox": sandbox})
     ]
 
 

@@ -1,8 +1,11 @@
-"""Queries on tenants, sandboxes and their grants."""
+"""Queries on tenants, sandboxes and their grants.
+
+Statements are made once: building and hashing one costs more than SQLite needs to run it.
+"""
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from corral.engine.ports import Tenant
 from corral.errors import Conflict, NoCapacity, NotFound
@@ -19,34 +22,54 @@ UIDS = 65_536
 _UID_END = 2**32 - 1  # the last uid is not one: it means "no user"
 
 _tenants, _sandboxes, _grants = schema.tenants, schema.sandboxes, schema.grants
+_this = _sandboxes.c.id == bindparam("sandbox_id")
+
+_FIND_TENANT = select(_tenants.c.uid_base).where(_tenants.c.tenant == bindparam("tenant"))
+_HIGHEST_BASE = select(func.max(_tenants.c.uid_base))
+_ADD_TENANT = insert(_tenants)
+_HOLDER = select(_sandboxes.c.id).where(
+    _sandboxes.c.tenant == bindparam("tenant"), _sandboxes.c.name == bindparam("name")
+)
+_ADD = insert(_sandboxes)
+_ADD_GRANT = insert(_grants)
+_GRANT_OF = select(_grants).where(_grants.c.sandbox == bindparam("sandbox"))
+_SET_STATE = (
+    update(_sandboxes)
+    .where(_this)
+    .values({column: bindparam(column) for column in ("state", "reason", "exit_code", "changed_at")})
+)
+_SET_SPEC = update(_sandboxes).where(_this).values(spec=bindparam("spec"))
+_TEMPLATE_OF = select(_sandboxes.c.template).where(_this)
+_REMOVE = delete(_sandboxes).where(_this)
+_REMOVE_GRANT = delete(_grants).where(_grants.c.sandbox == bindparam("sandbox_id"))
+_ALL = select(_sandboxes).order_by(_sandboxes.c.created_at, _sandboxes.c.id)
+_ALL_OF = _ALL.where(_sandboxes.c.tenant == bindparam("tenant"))
 
 
 def tenant(db: Connection, tenant: TenantId, uid_start: int) -> Tenant:
     """The tenant; on first use with the range above all that were ever given out."""
-    base = db.scalar(select(_tenants.c.uid_base).where(_tenants.c.tenant == tenant))
-    if base is None:
-        highest = db.scalar(select(func.max(_tenants.c.uid_base)))
-        base = uid_start if highest is None else max(uid_start, highest + UIDS)
-        if base + UIDS > _UID_END:
-            raise NoCapacity(
-                "no range of user ids is left for another tenant", "set a lower first uid, or another host"
-            )
-        db.execute(insert(_tenants).values(tenant=tenant, uid_base=base))
+    if found := find_tenant(db, tenant):
+        return found
+    highest = db.scalar(_HIGHEST_BASE)
+    base = uid_start if highest is None else max(uid_start, highest + UIDS)
+    if base + UIDS > _UID_END:
+        raise NoCapacity(
+            "no range of user ids is left for another tenant", "set a lower first uid, or use another host"
+        )
+    db.execute(_ADD_TENANT, {"tenant": tenant, "uid_base": base})
     return Tenant(tenant, base)
 
 
 def find_tenant(db: Connection, tenant: TenantId) -> Tenant | None:
     """The tenant, if it has been used."""
-    base = db.scalar(select(_tenants.c.uid_base).where(_tenants.c.tenant == tenant))
+    base = db.scalar(_FIND_TENANT, {"tenant": tenant})
     return None if base is None else Tenant(tenant, base)
 
 
 def add(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
     """Insert a sandbox and its grant."""
     spec = sandbox.spec
-    holder = db.scalar(
-        select(_sandboxes.c.id).where(_sandboxes.c.tenant == spec.tenant, _sandboxes.c.name == spec.name)
-    )
+    holder = db.scalar(_HOLDER, {"tenant": spec.tenant, "name": spec.name})
     if holder is not None:
         raise Conflict(
             f"the name {spec.name!r} is taken by sandbox {holder}",
@@ -54,50 +77,52 @@ def add(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
         )
     if not templates.exists(db, spec.template):
         raise NotFound(f"there is no template {spec.template}", "list what exists: `corral template ls`")
-    db.execute(
-        insert(_sandboxes).values(
-            id=spec.id,
-            tenant=spec.tenant,
-            name=spec.name,
-            template=spec.template,
-            state=sandbox.state.value,
-            reason=sandbox.reason,
-            exit_code=sandbox.exit_code,
-            created_at=spec.created_at,
-            changed_at=sandbox.changed_at,
-            spec=encode(spec),
-        )
-    )
-    db.execute(
-        insert(_grants).values(
-            id=grant.id,
-            tenant=grant.tenant,
-            sandbox=grant.sandbox,
-            token_hash=grant.token_hash,
-            secrets=list(grant.secrets),
-            created_at=grant.created_at,
-        )
-    )
+    db.execute(_ADD, _sandbox_values(sandbox))
+    db.execute(_ADD_GRANT, _grant_values(grant))
+
+
+def _sandbox_values(sandbox: Sandbox) -> dict[str, Any]:
+    spec = sandbox.spec
+    return {
+        "id": spec.id,
+        "tenant": spec.tenant,
+        "name": spec.name,
+        "template": spec.template,
+        "created_at": spec.created_at,
+        "spec": encode(spec),
+        **_state_values(sandbox),
+    }
+
+
+def _state_values(sandbox: Sandbox) -> dict[str, Any]:
+    return {
+        "state": sandbox.state.value,
+        "reason": sandbox.reason,
+        "exit_code": sandbox.exit_code,
+        "changed_at": sandbox.changed_at,
+    }
+
+
+def _grant_values(grant: Grant) -> dict[str, Any]:
+    return {
+        "id": grant.id,
+        "tenant": grant.tenant,
+        "sandbox": grant.sandbox,
+        "token_hash": grant.token_hash,
+        "secrets": list(grant.secrets),
+        "created_at": grant.created_at,
+    }
 
 
 def set_state(db: Connection, sandbox: Sandbox) -> None:
     """Update what changes in a sandbox's life."""
-    changed = db.execute(
-        update(_sandboxes)
-        .where(_sandboxes.c.id == sandbox.id)
-        .values(
-            state=sandbox.state.value,
-            reason=sandbox.reason,
-            exit_code=sandbox.exit_code,
-            changed_at=sandbox.changed_at,
-        )
-    )
+    changed = db.execute(_SET_STATE, {"sandbox_id": sandbox.id, **_state_values(sandbox)})
     _found(changed.rowcount, sandbox.spec)
 
 
 def set_spec(db: Connection, spec: SandboxSpec) -> None:
     """Replace the specification; what the other columns repeat of it does not change."""
-    changed = db.execute(update(_sandboxes).where(_sandboxes.c.id == spec.id).values(spec=encode(spec)))
+    changed = db.execute(_SET_SPEC, {"sandbox_id": spec.id, "spec": encode(spec)})
     _found(changed.rowcount, spec)
 
 
@@ -108,19 +133,18 @@ def _found(rows: int, spec: SandboxSpec) -> None:
 
 def remove(db: Connection, sandbox: SandboxId) -> None:
     """Remove a sandbox with its grant, and its template if that was kept for it alone."""
-    template = db.scalar(select(_sandboxes.c.template).where(_sandboxes.c.id == sandbox))
-    db.execute(delete(_grants).where(_grants.c.sandbox == sandbox))
-    db.execute(delete(_sandboxes).where(_sandboxes.c.id == sandbox))
+    which = {"sandbox_id": sandbox}
+    template = db.scalar(_TEMPLATE_OF, which)
+    db.execute(_REMOVE_GRANT, which)
+    db.execute(_REMOVE, which)
     if template is not None:
         templates.forget_unused(db, template)
 
 
 def select_all(db: Connection, tenant: TenantId | None) -> list[Sandbox]:
     """All, oldest first, of one tenant or of all."""
-    query = select(_sandboxes).order_by(_sandboxes.c.created_at, _sandboxes.c.id)
-    if tenant is not None:
-        query = query.where(_sandboxes.c.tenant == tenant)
-    return [_sandbox(row) for row in db.execute(query)]
+    rows = db.execute(_ALL) if tenant is None else db.execute(_ALL_OF, {"tenant": tenant})
+    return [_sandbox(row) for row in rows]
 
 
 def _sandbox(row: Row[Any]) -> Sandbox:
@@ -135,7 +159,7 @@ def _sandbox(row: Row[Any]) -> Sandbox:
 
 def grant_of(db: Connection, sandbox: SandboxId) -> Grant:
     """The sandbox's grant."""
-    row = db.execute(select(_grants).where(_grants.c.sandbox == sandbox)).first()
+    row = db.execute(_GRANT_OF, {"sandbox": sandbox}).first()
     if row is None:
         raise NotFound(f"sandbox {sandbox} has no grant")
     return Grant(

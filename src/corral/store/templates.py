@@ -4,6 +4,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     delete,
     insert,
     not_,
@@ -22,10 +23,13 @@ from corral.store import schema
 from corral.store.codec import decode, encode
 
 _templates, _sandboxes = schema.templates, schema.sandboxes
+_this = _templates.c.id == bindparam("template")
+_in_use = sql_exists().where(_sandboxes.c.template == _templates.c.id)
 
-
-def _in_use() -> ColumnElement[bool]:
-    return sql_exists().where(_sandboxes.c.template == _templates.c.id)
+_EXISTS = select(_templates.c.id).where(_this)
+_DOCUMENT = select(_templates.c.document).where(_this)
+_FORGET = delete(_templates).where(_this, not_(_templates.c.current), not_(_in_use))
+_LAYERS = select(_templates.c.layers).where(or_(_templates.c.current, _in_use))
 
 
 def add(db: Connection, template: Template) -> None:
@@ -51,19 +55,17 @@ def remove(db: Connection, template: TemplateId) -> None:
 
 def _retire(db: Connection, which: ColumnElement[bool]) -> None:
     db.execute(update(_templates).where(which).values(current=False))
-    db.execute(delete(_templates).where(which, not_(_in_use())))
+    db.execute(delete(_templates).where(which, not_(_in_use)))
 
 
 def forget_unused(db: Connection, template: TemplateId) -> None:
     """Delete it if it is neither offered nor used."""
-    db.execute(
-        delete(_templates).where(_templates.c.id == template, not_(_templates.c.current), not_(_in_use()))
-    )
+    db.execute(_FORGET, {"template": template})
 
 
 def exists(db: Connection, template: TemplateId) -> bool:
     """Whether it is there, offered or not."""
-    return db.scalar(select(_templates.c.id).where(_templates.c.id == template)) is not None
+    return db.scalar(_EXISTS, {"template": template}) is not None
 
 
 def select_current(db: Connection, tenant: TenantId | None) -> list[Template]:
@@ -77,7 +79,7 @@ def select_current(db: Connection, tenant: TenantId | None) -> list[Template]:
 
 def get(db: Connection, template: TemplateId) -> Template:
     """By id, offered or not."""
-    document = db.scalar(select(_templates.c.document).where(_templates.c.id == template))
+    document = db.scalar(_DOCUMENT, {"template": template})
     if document is None:
         raise NotFound(f"there is no template {template}", "list what exists: `corral template ls`")
     return decode(Template, document)
@@ -85,5 +87,4 @@ def get(db: Connection, template: TemplateId) -> Template:
 
 def layers(db: Connection) -> set[LayerDigest]:
     """Layers of all that are offered or used."""
-    query = select(_templates.c.layers).where(or_(_templates.c.current, _in_use()))
-    return {LayerDigest(layer) for row in db.scalars(query) for layer in row}
+    return {LayerDigest(layer) for row in db.scalars(_LAYERS) for layer in row}

@@ -4,7 +4,7 @@ import hmac
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from corral.engine.ports import OpenedSecret
 from corral.errors import HostError, NotFound
@@ -16,6 +16,7 @@ from corral.store.keys import Keys
 
 _secrets, _api_keys = schema.secrets, schema.api_keys
 _CHECK = "key_check"
+_FIND_KEY = select(_api_keys).where(_api_keys.c.key_hash == bindparam("hash"))
 
 
 def bind_key(db: Connection, keys: Keys) -> None:
@@ -102,7 +103,7 @@ def tenant_of_key(db: Connection, key_hash: str) -> TenantId | None:
 
     The hash is keyed: how long the index takes to find its neighbours tells a caller nothing about any key.
     """
-    row = db.execute(select(_api_keys).where(_api_keys.c.key_hash == key_hash)).first()
+    row = db.execute(_FIND_KEY, {"hash": key_hash}).first()
     if row is None or not hmac.compare_digest(row.key_hash, key_hash):
         return None
     return TenantId(row.tenant)
