@@ -1,0 +1,213 @@
+/* File operations from within, for runtimes whose kernel would not see what the host changes (gVisor). Run by PID 1 as the
+ * sandbox's root; paths are absolute. Exit codes: 0 done, 2 nothing there, 3 wrong type, exists or not empty, 4 disk full,
+ * 5 anything else; one line of text on stderr. */
+#define _GNU_SOURCE
+#include "corral-init.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int failed(const char *path)
+{
+	int error = errno;
+	fprintf(stderr, "%s: %s\n", path, strerror(error));
+	switch (error) {
+	case ENOENT:
+		return 2;
+	case EISDIR: case ENOTDIR: case ENOTEMPTY: case EEXIST: case ELOOP: case ENXIO: case EINVAL:
+		return 3;
+	case ENOSPC: case EDQUOT:
+		return 4;
+	default:
+		return 5;
+	}
+}
+
+struct owner {
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+};
+
+static bool parse_number(const char *text, int base, unsigned long most, unsigned long *value)
+{
+	char *end;
+	errno = 0;
+	*value = strtoul(text, &end, base);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *value <= most;
+}
+
+static bool parse_owner(char **argv, struct owner *owner)
+{
+	unsigned long mode, uid, gid;
+	if (!parse_number(argv[0], 8, 07777, &mode) || !parse_number(argv[1], 10, 0xfffffffe, &uid)
+	    || !parse_number(argv[2], 10, 0xfffffffe, &gid))
+		return false;
+	*owner = (struct owner){(mode_t)mode, (uid_t)uid, (gid_t)gid};
+	return true;
+}
+
+/* Create one directory; 1 if it was there as a directory or a link to one, 0 if made, -1 on error. */
+static int make_one(const char *path, mode_t mode, const struct owner *owner)
+{
+	struct stat st;
+	if (!mkdir(path, mode & 0777)) {
+		if (chown(path, owner->uid, owner->gid) || chmod(path, mode))
+			return -1;
+		return 0;
+	}
+	if (errno != EEXIST)
+		return -1;
+	if (stat(path, &st))
+		return -1;
+	if (S_ISDIR(st.st_mode))
+		return 1;
+	errno = ENOTDIR;
+	return -1;
+}
+
+static int make_parents(char *path, const struct owner *owner)
+{
+	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+		*slash = 0;
+		int made = make_one(path, 0755, owner);
+		*slash = '/';
+		if (made < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int copy_input(int fd)
+{
+	ssize_t got;
+	while ((got = read(0, io_buffer, BUFFER_SIZE)) > 0)
+		for (ssize_t done = 0, put; done < got; done += put)
+			if ((put = write(fd, io_buffer + done, (size_t)(got - done))) < 0)
+				return -1;
+	return got < 0 ? -1 : 0;
+}
+
+/* Write stdin to a temporary file beside the target, then rename: a reader sees the old or the new content. */
+static int put_file(char *path, const struct owner *owner)
+{
+	char real[PATH_MAX], temporary[PATH_MAX];
+	struct stat st;
+	if (make_parents(path, owner))
+		return failed(path);
+	if (!realpath(path, real)) {
+		if (errno != ENOENT || strlen(path) >= sizeof real)
+			return failed(path);
+		strcpy(real, path);
+	} else if (!stat(real, &st) && !S_ISREG(st.st_mode)) {
+		errno = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
+		return failed(path);
+	}
+	int folder = (int)(strrchr(real, '/') - real);
+	int length = snprintf(temporary, sizeof temporary, "%.*s/.corral-XXXXXX", folder, real);
+	if (length < 0 || (size_t)length >= sizeof temporary) {
+		errno = ENAMETOOLONG;
+		return failed(path);
+	}
+	int fd = mkostemp(temporary, O_CLOEXEC);
+	if (fd < 0)
+		return failed(path);
+	if (copy_input(fd) || fchown(fd, owner->uid, owner->gid) || fchmod(fd, owner->mode) || close(fd)
+	    || rename(temporary, real)) {
+		int error = errno;
+		unlink(temporary);
+		errno = error;
+		return failed(path);
+	}
+	return 0;
+}
+
+/* "made" or "existed" on stdout. */
+static int make_directory(char *path, const struct owner *owner)
+{
+	int result = make_parents(path, owner) ? -1 : make_one(path, owner->mode, owner);
+	if (result < 0)
+		return failed(path);
+	puts(result ? "existed" : "made");
+	return 0;
+}
+
+static int remove_at(int directory, const char *name);
+
+static int remove_children(int directory, const char *name)
+{
+	int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	DIR *stream = fdopendir(fd);
+	if (!stream) {
+		close(fd);
+		return -1;
+	}
+	int result = 0;
+	for (struct dirent *item; !result && (item = readdir(stream));)
+		if (strcmp(item->d_name, ".") && strcmp(item->d_name, ".."))
+			result = remove_at(fd, item->d_name);
+	int error = errno;
+	closedir(stream);
+	errno = error;
+	return result;
+}
+
+static int remove_at(int directory, const char *name)
+{
+	if (!unlinkat(directory, name, 0))
+		return 0;
+	if (errno != EISDIR && errno != EPERM) /* POSIX says EPERM for a directory */
+		return errno == ENOENT && directory != AT_FDCWD ? 0 : -1;
+	/* A running process may add files meanwhile: try a few times before giving up. */
+	for (int attempt = 0; attempt < 3; attempt++) {
+		if (remove_children(directory, name))
+			return -1;
+		if (!unlinkat(directory, name, AT_REMOVEDIR))
+			return 0;
+		if (errno != ENOTEMPTY && errno != EEXIST)
+			return -1;
+	}
+	return -1;
+}
+
+static int remove_tree(const char *path)
+{
+	struct rlimit limit; /* one descriptor for each level of depth */
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	return remove_at(AT_FDCWD, path) ? failed(path) : 0;
+}
+
+/* A file at the target is replaced, as rename(2) does it. */
+static int move_file(const char *source, const char *target)
+{
+	return rename(source, target) ? failed(source) : 0;
+}
+
+int file_command(int argc, char **argv)
+{
+	struct owner owner;
+	umask(0);
+	if (argc == 6 && !strcmp(argv[1], "put") && argv[2][0] == '/' && parse_owner(argv + 3, &owner))
+		return put_file(argv[2], &owner);
+	if (argc == 6 && !strcmp(argv[1], "mkdir") && argv[2][0] == '/' && parse_owner(argv + 3, &owner))
+		return make_directory(argv[2], &owner);
+	if (argc == 4 && !strcmp(argv[1], "move") && argv[2][0] == '/' && argv[3][0] == '/')
+		return move_file(argv[2], argv[3]);
+	if (argc == 3 && !strcmp(argv[1], "remove") && argv[2][0] == '/')
+		return remove_tree(argv[2]);
+	fprintf(stderr, "usage: corral-init put|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH\n");
+	return 5;
+}
