@@ -300,3 +300,11 @@ def inotify_add_watch(fd: int, path: Path, mask: int) -> int:
 def inotify_rm_watch(fd: int, watch: int) -> None:
     """End a watch."""
     _checked("inotify_rm_watch", _libc.inotify_rm_watch(ctypes.c_int(fd), ctypes.c_int(watch)))
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Free the blocks of a range of a file, which keeps its size and reads as zeros there."""
+    mode = ctypes.c_int(0x01 | 0x02)  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+    _checked(
+        "fallocate", _libc.fallocate(ctypes.c_int(fd), mode, ctypes.c_int64(offset), ctypes.c_int64(length))
+    )
