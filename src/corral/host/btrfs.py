@@ -1,0 +1,301 @@
+"""btrfs by its ioctls: subvolumes, snapshots, quotas.
+
+Quotas. A subvolume's own group (0/ID) bills what is written into it. Limits are set on a group above it
+(1/ID), for one reason: anyone who may write a directory may make a subvolume in it, and that one gets a
+group of its own, with no limit. With simple quotas (Linux 6.7) a nested subvolume joins the groups above
+its parent's, so the limit holds. With the older full quotas it does not, and there a seccomp filter of
+these ioctls is the only defence.
+
+Simple quotas bill an extent to the subvolume that wrote it, for as long as anything refers to it: a
+snapshot costs nothing, and what its source deletes later stays on the source's bill while the snapshot
+exists.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from corral.host import process
+
+_MAGIC = 0x94
+_ROOT_INODE = 256
+_MAX_NAME = 255
+
+_NAME_ARGS = struct.Struct("=q4088s")
+_NAME_ARGS_V2 = struct.Struct("=qQQ32s4040s")
+_SNAP_READ_ONLY = 1 << 1
+_SPEC_BY_ID = 1 << 4
+
+_QUOTA_ENABLE = 1
+_QUOTA_ENABLE_SIMPLE = 4
+_LIMIT_MAX_REFERENCED = 1
+_NO_LIMIT = 2**64 - 1
+
+_ROOT_TREE = 1
+_KEY_ROOT_REF = 156
+_SEARCH_BUFFER = 4096
+_SEARCH_KEY = struct.Struct("=QQQQQQQIIII4Q")
+_SEARCH_HEADER = struct.Struct("=QQQII")
+
+
+def _request(direction: int, number: int, size: int) -> int:
+    return direction << 30 | size << 16 | _MAGIC << 8 | number
+
+
+_W, _R = 1, 2
+_SYNC = _request(0, 8, 0)
+_SUBVOL_CREATE = _request(_W, 14, 4096)
+_SNAP_DESTROY = _request(_W, 15, 4096)
+_TREE_SEARCH = _request(_W | _R, 17, _SEARCH_BUFFER)
+_INO_LOOKUP = _request(_W | _R, 18, 4096)
+_SNAP_CREATE_V2 = _request(_W, 23, 4096)
+_START_SYNC = _request(_R, 24, 8)
+_SUBVOL_SETFLAGS = _request(_W, 26, 8)
+_FS_INFO = _request(_R, 31, 1024)
+_QUOTA_CTL = _request(_W | _R, 40, 16)
+_QGROUP_ASSIGN = _request(_W, 41, 24)
+_QGROUP_CREATE = _request(_W, 42, 16)
+_QGROUP_LIMIT = _request(_R, 43, 48)
+_SNAP_DESTROY_V2 = _request(_W, 63, 4096)
+
+
+class Quotas(StrEnum):
+    """How a btrfs counts."""
+
+    NONE = "none"
+    FULL = "qgroup"
+    SIMPLE = "squota"
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _name(path: Path) -> bytes:
+    name = os.fsencode(path.name)
+    if not name or len(name) > _MAX_NAME:
+        raise OSError(errno.ENAMETOOLONG, "not a valid subvolume name", os.fspath(path))
+    return name
+
+
+def _ioctl(fd: int, request: int, arguments: bytes = b"") -> bytearray:
+    buffer = bytearray(arguments)
+    fcntl.ioctl(fd, request, buffer if buffer else 0)
+    return buffer
+
+
+def filesystem_id(path: Path) -> uuid.UUID | None:
+    """The id of the btrfs on which the directory `path` is; None on another file system."""
+    with _directory(path) as fd:
+        try:
+            info = _ioctl(fd, _FS_INFO, bytes(1024))
+        except OSError as error:
+            if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
+                return None
+            raise
+    return uuid.UUID(bytes=bytes(info[16:32]))
+
+
+async def format_file(file: Path, label: str) -> None:
+    """Make an empty btrfs in `file`, which has its size already. Raises Unsupported without mkfs.btrfs."""
+    # One copy of the metadata: both would be in the same file.
+    argv = ["mkfs.btrfs", "--quiet", "--force", "--metadata", "single", "--label", label, str(file)]
+    await process.run(argv, timeout=120, check=True)
+
+
+def enable_quotas(path: Path) -> Quotas:
+    """Switch quotas on, simple ones where the kernel has them, and return the kind that is on."""
+    current = quotas(path)
+    if current is not Quotas.NONE:
+        return current
+    with _directory(path) as fd:
+        try:
+            _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE_SIMPLE, 0))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: a kernel before 6.7
+                raise
+            _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE, 0))
+    return quotas(path)
+
+
+def quotas(path: Path) -> Quotas:
+    """Which quotas are on at the btrfs of `path`."""
+    folder = _groups_folder(path)
+    if not folder.is_dir():
+        return Quotas.NONE
+    mode = folder / "mode"  # kernels before 6.7 have no such file
+    return Quotas(mode.read_text().strip()) if mode.exists() else Quotas.FULL
+
+
+def create_subvolume(path: Path) -> None:
+    """A new, empty subvolume. FileExistsError if there is something at `path`."""
+    with _directory(path.parent) as fd:
+        _ioctl(fd, _SUBVOL_CREATE, _NAME_ARGS.pack(0, _name(path)))
+
+
+def snapshot(source: Path, target: Path, *, read_only: bool = False) -> None:
+    """A snapshot of the subvolume `source` as `target`: as it is now, what is not yet on disk included."""
+    flags = _SNAP_READ_ONLY if read_only else 0
+    with _directory(source) as fd, _directory(target.parent) as parent:
+        _ioctl(parent, _SNAP_CREATE_V2, _NAME_ARGS_V2.pack(fd, 0, flags, b"", _name(target)))
+
+
+def set_read_only(path: Path) -> None:
+    """Refuse changes of a subvolume from now on."""
+    with _directory(path) as fd:
+        _ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _SNAP_READ_ONLY))
+
+
+def is_subvolume(path: Path) -> bool:
+    """Whether `path` is the root of a subvolume (of a btrfs: there no other directory has this inode
+    number).
+    """
+    try:
+        return path.lstat().st_ino == _ROOT_INODE
+    except FileNotFoundError:
+        return False
+
+
+def subvolume_id(path: Path) -> int:
+    """The id of the subvolume that the directory `path` is in. Never used again in this file system."""
+    with _directory(path) as fd:
+        return int.from_bytes(_ioctl(fd, _INO_LOOKUP, struct.pack("=QQ4080x", 0, _ROOT_INODE))[:8], "little")
+
+
+def delete_subvolume(path: Path) -> None:
+    """Delete a subvolume, its limit, and all that were made inside of it. Its space comes back in the
+    background. Idempotent."""
+    try:
+        number = subvolume_id(path)
+    except FileNotFoundError:
+        return
+    with _directory(path.parent) as fd:
+        nested = _nested(fd, number)
+        if nested:  # to take an entry out of a full subvolume needs space for its metadata
+            _limit(fd, number, _NO_LIMIT)
+        for inner in nested:
+            _ioctl(fd, _SNAP_DESTROY_V2, _by_id(inner))
+        _drop_group(fd, number)
+        _ioctl(fd, _SNAP_DESTROY, _NAME_ARGS.pack(0, _name(path)))
+
+
+def _by_id(number: int) -> bytes:
+    return _NAME_ARGS_V2.pack(0, 0, _SPEC_BY_ID, b"", number.to_bytes(8, "little"))
+
+
+def _nested(fd: int, number: int) -> list[int]:
+    """Subvolumes inside of one, innermost first."""
+    found = [number]
+    for parent in found:  # grows while it is walked
+        found.extend(_children(fd, parent))
+    return found[:0:-1]
+
+
+def _children(fd: int, number: int) -> Iterator[int]:
+    """Ids of the subvolumes whose parent is `number`, from the references in the root tree: no path is
+    followed.
+    """
+    start = 0
+    top = 2**64 - 1
+    while True:
+        key = _SEARCH_KEY.pack(
+            _ROOT_TREE, number, number, start, top, 0, top, _KEY_ROOT_REF, _KEY_ROOT_REF, 64, 0, 0, 0, 0, 0
+        )
+        answer = _ioctl(fd, _TREE_SEARCH, key.ljust(_SEARCH_BUFFER, b"\0"))
+        count = int.from_bytes(answer[64:68], "little")
+        if count == 0:
+            return
+        position = _SEARCH_KEY.size
+        for _ in range(count):
+            _, _, child, _, length = _SEARCH_HEADER.unpack_from(answer, position)
+            position += _SEARCH_HEADER.size + length
+            yield child
+            start = child + 1
+
+
+def _level1(number: int) -> int:
+    return 1 << 48 | number
+
+
+def set_limit(path: Path, size: int) -> None:
+    """Let the subvolume `path`, with all made inside of it, hold at most `size` bytes (then EDQUOT). Set it
+    while the subvolume is empty."""
+    number = subvolume_id(path)
+    with _directory(path) as fd:
+        with contextlib.suppress(FileExistsError):
+            _ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 1, _level1(number)))
+        _limit(fd, number, size)
+        with contextlib.suppress(FileExistsError):
+            _ioctl(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, number, _level1(number)))
+
+
+def _limit(fd: int, number: int, size: int) -> None:
+    arguments = struct.pack("=QQQQQQ", _level1(number), _LIMIT_MAX_REFERENCED, size, 0, 0, 0)
+    try:
+        _ioctl(fd, _QGROUP_LIMIT, arguments)
+    except FileNotFoundError:
+        if size != _NO_LIMIT:
+            raise
+
+
+def _drop_group(fd: int, number: int) -> None:
+    # ENOENT: it had no limit. ENOTCONN, EINVAL: quotas are off. EBUSY: its members are not gone yet;
+    # `sweep_groups`.
+    gone = (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.EBUSY)
+    requests = (
+        (_QGROUP_ASSIGN, struct.pack("=QQQ", 0, number, _level1(number))),
+        (_QGROUP_CREATE, struct.pack("=QQ", 0, _level1(number))),
+    )
+    for request, arguments in requests:
+        try:
+            _ioctl(fd, request, arguments)
+        except OSError as error:
+            if error.errno not in gone:
+                raise
+
+
+def usage(path: Path) -> int:
+    """Bytes billed to a subvolume, and to all made inside of it if it has a limit. 0 without quotas."""
+    folder = _groups_folder(path)
+    number = subvolume_id(path)
+    for group in (f"1_{number}", f"0_{number}"):
+        with contextlib.suppress(FileNotFoundError):
+            return int((folder / group / "referenced").read_text())
+    return 0
+
+
+def sweep_groups(path: Path) -> None:
+    """Remove limits whose subvolume is gone entirely."""
+    folder = _groups_folder(path)
+    with _directory(path) as fd:
+        for group in folder.glob("1_*"):
+            number = int(group.name.removeprefix("1_"))
+            if not (folder / f"0_{number}").exists():
+                _drop_group(fd, number)
+
+
+def sync(path: Path) -> None:
+    """Put all of the file system on disk."""
+    with _directory(path) as fd:
+        _ioctl(fd, _SYNC)
+
+
+def start_sync(path: Path) -> None:
+    """Begin to put all of the file system on disk, without waiting."""
+    with _directory(path) as fd:
+        _ioctl(fd, _START_SYNC, bytes(8))
+
+
+def _groups_folder(path: Path) -> Path:
+    return Path("/sys/fs/btrfs") / str(filesystem_id(path)) / "qgroups"
