@@ -1,0 +1,67 @@
+"""The REST API as an ASGI application."""
+
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+import corral
+from corral.api import catalog, files, processes, sandboxes
+from corral.api.context import Authenticate
+from corral.api.failures import handle
+from corral.api.guard import Guard
+from corral.engine.engine import Engine
+from corral.errors import CorralError
+from corral.protocol.base import MAX_JSON_BODY
+
+DESCRIPTION = """\
+Run coding agents in isolated sandboxes. Objects belong to the tenant of the caller's key.
+
+Every error has the same body: a stable `code`, a `message`, and a `hint` that says what to do next. Unknown fields of a
+request are refused. Streams are server-sent events; comments are sent while they are idle.
+"""
+TAGS: list[dict[str, Any]] = [
+    {"name": "sandboxes", "description": "Make, look at, stop and remove sandboxes."},
+    {"name": "processes", "description": "Run commands in sandboxes; follow, feed and signal them."},
+    {"name": "files", "description": "Read and change sandboxes' files."},
+    {"name": "agents", "description": "Coding agents in sandboxes."},
+    {"name": "repos", "description": "What an agent did in its repository."},
+    {"name": "templates", "description": "What sandboxes start from."},
+    {"name": "secrets", "description": "Credentials, used by the gateway on behalf of sandboxes."},
+    {"name": "prices", "description": "What models cost, where the price library does not know."},
+    {"name": "events", "description": "Changes of sandboxes' states."},
+    {"name": "daemon", "description": "The daemon itself."},
+]
+
+
+def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[str] = ()) -> FastAPI:
+    """The API over `engine`.
+
+    `authenticate` gives the tenant of a request or raises Unauthenticated. `names` are the host names and addresses,
+    beside loopback's, under which the TCP interface may be called. Raises nothing; holds no state but the engine's.
+    """
+    app = FastAPI(
+        title="Corral",
+        version=corral.__version__,
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        max_body_size=MAX_JSON_BODY,
+    )
+    app.state.engine = engine
+    app.state.authenticate = authenticate
+    for module in (sandboxes, processes, files, catalog):
+        app.include_router(module.router)
+    for kind in (CorralError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
+    app.add_middleware(Guard, names=names)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -1,0 +1,138 @@
+"""Routes of templates, secrets, prices, and of the daemon itself."""
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+import corral
+from corral.api import shapes
+from corral.api.context import Caller, CallerDep, RefPath
+from corral.api.failures import documented
+from corral.api.sandboxes import EVENT_STREAM
+from corral.api.streams import Tell, progress_stream
+from corral.engine.ports import ModelPrice
+from corral.errors import DiskFull, UpstreamFailed
+from corral.model.ids import check_name
+from corral.model.secrets import Secret
+from corral.model.template import Template
+from corral.protocol import catalog as protocol
+from corral.protocol.base import Done
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/templates", tags=["templates"], responses=documented())
+async def list_templates(caller: CallerDep) -> protocol.TemplateList:
+    """The tenant's templates, oldest first."""
+    found = await caller.engine.templates.list(caller.tenant)
+    return protocol.TemplateList(templates=[shapes.template_info(item) for item in found])
+
+
+@router.get("/templates/{ref}", tags=["templates"], responses=documented())
+async def get_template(caller: CallerDep, ref: RefPath) -> protocol.TemplateInfo:
+    """A template."""
+    return shapes.template_info(await caller.engine.templates.get(caller.tenant, ref))
+
+
+@router.delete("/templates/{ref}", tags=["templates"], responses=documented())
+async def remove_template(caller: CallerDep, ref: RefPath) -> Done:
+    """No longer offer a template. Sandboxes made from it go on; its layers go once nothing uses them."""
+    await caller.engine.templates.remove(caller.tenant, ref)
+    return Done()
+
+
+@router.post(
+    "/templates/build",
+    tags=["templates"],
+    response_class=Response,
+    responses={**documented(DiskFull, UpstreamFailed), **EVENT_STREAM},
+)
+async def build_template(caller: CallerDep, body: protocol.BuildTemplate) -> Response:
+    """Build a template. Events: `progress`, then one `result` (the template) or `error`."""
+
+    async def work(tell: Tell) -> protocol.TemplateInfo:
+        return shapes.template_info(await _build(caller, body, tell))
+
+    return progress_stream(work)
+
+
+async def _build(caller: Caller, body: protocol.BuildTemplate, tell: Tell) -> Template:
+    templates = caller.engine.templates
+    if body.kind == "base":
+        return await templates.build_base(caller.tenant, tell)
+    if body.kind == "agent":
+        return await templates.build_agent(caller.tenant, body.agent or "", tell)
+    return await templates.build_image(caller.tenant, body.name or "", body.image or "", tell)
+
+
+@router.post("/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull))
+async def make_checkpoint(caller: CallerDep, body: protocol.Checkpoint) -> protocol.TemplateInfo:
+    """A template of a sandbox's files as they are now."""
+    return shapes.template_info(await caller.engine.checkpoint(caller.tenant, body.sandbox, body.name))
+
+
+@router.get("/secrets", tags=["secrets"], responses=documented())
+async def list_secrets(caller: CallerDep) -> protocol.SecretList:
+    """What may be shown of the tenant's secrets."""
+    found = await caller.engine.secrets.list(caller.tenant)
+    return protocol.SecretList(secrets=[shapes.secret_info(item) for item in found])
+
+
+@router.put("/secrets", tags=["secrets"], responses=documented())
+async def put_secret(caller: CallerDep, body: protocol.AddSecret) -> protocol.SecretInfo:
+    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox."""
+    value = Secret.checked(body.value.get_secret_value())
+    added = await caller.engine.secrets.add(caller.tenant, body.name, value, body.provider, body.base_url)
+    return shapes.secret_info(added)
+
+
+@router.delete("/secrets/{name}", tags=["secrets"], responses=documented())
+async def remove_secret(caller: CallerDep, name: str) -> Done:
+    """Remove a secret; calls that use it are refused from now on."""
+    await caller.engine.secrets.remove(caller.tenant, check_name(name, "secret name"))
+    return Done()
+
+
+@router.get("/prices", tags=["prices"], responses=documented())
+async def list_prices(caller: CallerDep) -> protocol.PriceList:
+    """Prices that the operator gave; all others are those of the price library."""
+    return protocol.PriceList(prices=[shapes.price_info(item) for item in await caller.engine.prices.list()])
+
+
+@router.put("/prices", tags=["prices"], responses=documented())
+async def set_price(caller: CallerDep, body: protocol.SetPrice) -> Done:
+    """Set the price of a model, or of all models of a secret's endpoint."""
+    await caller.engine.prices.set(caller.tenant, ModelPrice(**body.model_dump()))
+    return Done()
+
+
+@router.post("/keys", status_code=201, tags=["daemon"], responses=documented())
+async def create_key(caller: CallerDep, body: protocol.CreateKey) -> protocol.ApiKey:
+    """A new key for the TCP interface. It is shown here once; only its hash is kept."""
+    key = await caller.engine.new_api_key(caller.tenant, body.label)
+    return protocol.ApiKey(label=body.label, key=key.reveal())
+
+
+@router.get("/config", tags=["daemon"], responses=documented())
+async def get_config(caller: CallerDep) -> protocol.Config:
+    """All settings of the daemon."""
+    return protocol.Config(values=caller.engine.config_get())
+
+
+@router.put("/config/{key}", tags=["daemon"], responses=documented())
+async def set_config(caller: CallerDep, key: str, body: protocol.SetConfig) -> protocol.Config:
+    """Change a setting; what it touches follows at once unless the documentation says otherwise."""
+    await caller.engine.config_set(key, body.value)
+    return protocol.Config(values=caller.engine.config_get())
+
+
+@router.get("/doctor", tags=["daemon"], responses=documented())
+async def doctor(caller: CallerDep) -> protocol.Doctor:
+    """What this host can do, what will not work, and what to do about it."""
+    return protocol.Doctor(checks=await caller.engine.doctor())
+
+
+@router.get("/health", tags=["daemon"], responses=documented())
+async def health(caller: CallerDep) -> protocol.Health:
+    """Answers once the daemon can do its work."""
+    caller.engine.sandboxes.list(caller.tenant)
+    return protocol.Health(version=corral.__version__)

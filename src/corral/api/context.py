@@ -1,0 +1,69 @@
+"""What every route needs: who calls, and the engine."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from fastapi import Depends, Path, Query
+from starlette.requests import Request
+
+from corral.engine.engine import Engine
+from corral.errors import InvalidInput
+from corral.model.ids import ProcessId, TenantId, check_guest_path
+from corral.protocol.base import MAX_REF
+from corral.protocol.processes import MAX_PROCESS_ID
+
+Authenticate = Callable[[Request], Awaitable[TenantId]]
+"""The tenant of a request, or Unauthenticated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated request's tenant, and the engine that serves it."""
+
+    tenant: TenantId
+    engine: Engine
+
+
+async def _caller(request: Request) -> Caller:
+    authenticate: Authenticate = request.app.state.authenticate
+    return Caller(await authenticate(request), request.app.state.engine)
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+RefPath = Annotated[str, Path(max_length=MAX_REF, description="Name or id.")]
+ProcessPath = Annotated[
+    ProcessId, Path(ge=1, le=MAX_PROCESS_ID, description="The process's id in its sandbox.")
+]
+
+
+def query_path(request: Request, key: str) -> str:
+    """A path of the query, exactly: bytes that are not UTF-8 become surrogates, as the operating system's names do."""
+    pairs = parse_qsl(
+        request.scope["query_string"].decode("latin-1"), errors="surrogateescape", max_num_fields=100
+    )
+    found = [value for name, value in pairs if name == key]
+    if len(found) != 1:
+        raise InvalidInput(f"give `{key}` once", "as a percent-encoded absolute path in the query")
+    return check_guest_path(found[0])
+
+
+_DESCRIPTION = "Absolute path in the sandbox; percent-encoded bytes, UTF-8 or not."
+
+
+async def _path(request: Request, path: Annotated[str, Query(description=_DESCRIPTION)]) -> str:
+    return query_path(request, "path")
+
+
+async def _source(request: Request, source: Annotated[str, Query(description=_DESCRIPTION)]) -> str:
+    return query_path(request, "source")
+
+
+async def _target(request: Request, target: Annotated[str, Query(description=_DESCRIPTION)]) -> str:
+    return query_path(request, "target")
+
+
+PathQuery = Annotated[str, Depends(_path)]
+SourceQuery = Annotated[str, Depends(_source)]
+TargetQuery = Annotated[str, Depends(_target)]

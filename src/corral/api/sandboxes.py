@@ -1,0 +1,207 @@
+"""Routes of sandboxes' lives."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response
+
+from corral.api import shapes
+from corral.api.bodies import streamed
+from corral.api.context import CallerDep, RefPath
+from corral.api.failures import documented
+from corral.api.streams import Tell, event, progress_stream, stream
+from corral.engine.plan import CreateRequest
+from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
+from corral.model.ids import check_labels
+from corral.model.sandbox import Limits
+from corral.protocol import sandboxes as protocol
+from corral.protocol.base import Done
+from corral.protocol.catalog import Denials, Pulled
+from corral.protocol.processes import ProcessInfo
+
+router = APIRouter(prefix="/v1", tags=["sandboxes"])
+EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> CreateRequest:
+    """The engine's request."""
+    limits = None
+    if body.limits is not None:
+        limits = replace(Limits(), **body.limits.model_dump(exclude_none=True))
+    return CreateRequest(
+        template=body.template,
+        name=body.name,
+        isolation=body.isolation,
+        runtime=body.runtime,
+        limits=limits,
+        env=body.env,
+        labels=body.labels,
+        user=body.user,
+        workdir=body.workdir,
+        ttl=body.ttl,
+        allow=tuple(body.allow),
+        secrets=None if body.secrets is None else tuple(body.secrets),
+        agent=body.agent,
+        repo=body.repo,
+        branch=body.branch,
+        progress=progress,
+    )
+
+
+@router.post(
+    "/sandboxes",
+    status_code=201,
+    response_model=protocol.SandboxInfo,
+    responses={**documented(NoCapacity, DiskFull, Unsupported), **EVENT_STREAM},
+)
+async def create_sandbox(
+    caller: CallerDep, body: protocol.CreateSandbox, accept: Annotated[str, Header()] = ""
+) -> Response | protocol.SandboxInfo:
+    """Make a sandbox and start it; a create that fails leaves nothing.
+
+    With `Accept: text/event-stream` the answer is a stream of `progress` events, then one `result` (the sandbox) or
+    `error`; when the client goes before the result, the sandbox is not made.
+    """
+    if "text/event-stream" not in accept:
+        return shapes.sandbox_info(
+            await caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
+        )
+
+    async def work(tell: Tell) -> protocol.SandboxInfo:
+        return shapes.sandbox_info(
+            await caller.engine.sandboxes.create(caller.tenant, create_request(body, tell))
+        )
+
+    return progress_stream(work)
+
+
+@router.get("/sandboxes", responses=documented())
+async def list_sandboxes(
+    caller: CallerDep,
+    label: Annotated[
+        list[str], Query(max_length=64, description="`KEY=VALUE`; all given ones must match.")
+    ] = [],  # noqa: B006  FastAPI copies it
+) -> protocol.SandboxList:
+    """The tenant's sandboxes, oldest first."""
+    labels = {}
+    for item in label:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise InvalidInput(f"label {item[:80]!r} has no value", "give KEY=VALUE")
+        labels[key] = value
+    found = caller.engine.sandboxes.list(caller.tenant, check_labels(labels) or None)
+    return protocol.SandboxList(sandboxes=[shapes.sandbox_info(item) for item in found])
+
+
+@router.get("/sandboxes/{ref}", responses=documented())
+async def get_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
+    """A sandbox as it stands."""
+    return shapes.sandbox_info(caller.engine.sandboxes.get(caller.tenant, ref))
+
+
+@router.delete("/sandboxes/{ref}", responses=documented())
+async def remove_sandbox(caller: CallerDep, ref: RefPath) -> Done:
+    """Kill all its processes and remove all that is left of it, its files included."""
+    await caller.engine.sandboxes.remove(caller.tenant, ref)
+    return Done()
+
+
+@router.post("/sandboxes/{ref}/start", responses=documented(NoCapacity))
+async def start_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
+    """Start a stopped sandbox; its files are as they were."""
+    return shapes.sandbox_info(await caller.engine.sandboxes.start(caller.tenant, ref))
+
+
+@router.post("/sandboxes/{ref}/stop", responses=documented())
+async def stop_sandbox(
+    caller: CallerDep, ref: RefPath, body: protocol.StopSandbox | None = None
+) -> protocol.SandboxInfo:
+    """End its processes; its files stay."""
+    grace = (body or protocol.StopSandbox()).grace
+    return shapes.sandbox_info(await caller.engine.sandboxes.stop(caller.tenant, ref, grace))
+
+
+@router.post("/sandboxes/{ref}/pause", responses=documented())
+async def pause_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
+    """Freeze its processes where they are."""
+    return shapes.sandbox_info(await caller.engine.sandboxes.pause(caller.tenant, ref))
+
+
+@router.post("/sandboxes/{ref}/resume", responses=documented())
+async def resume_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
+    """Let a paused sandbox go on."""
+    return shapes.sandbox_info(await caller.engine.sandboxes.resume(caller.tenant, ref))
+
+
+@router.put("/sandboxes/{ref}/ttl", responses=documented())
+async def set_ttl(caller: CallerDep, ref: RefPath, body: protocol.SetTtl) -> protocol.SandboxInfo:
+    """Let it end a number of seconds from now, or never."""
+    return shapes.sandbox_info(await caller.engine.sandboxes.set_ttl(caller.tenant, ref, body.ttl))
+
+
+@router.get("/sandboxes/{ref}/stats", responses=documented())
+async def get_stats(caller: CallerDep, ref: RefPath) -> protocol.Stats:
+    """What it uses now."""
+    return shapes.stats(await caller.engine.sandboxes.stats(caller.tenant, ref))
+
+
+@router.get("/sandboxes/{ref}/usage", responses=documented())
+async def get_usage(caller: CallerDep, ref: RefPath) -> protocol.UsageReport:
+    """What its model calls used and cost."""
+    return shapes.usage_report(await caller.engine.sandboxes.usage(caller.tenant, ref))
+
+
+@router.get("/sandboxes/{ref}/denials", responses=documented())
+async def get_denials(caller: CallerDep, ref: RefPath) -> Denials:
+    """What its gateway refused it."""
+    return Denials(denials=await caller.engine.denials(caller.tenant, ref))
+
+
+@router.get("/events", tags=["events"], response_class=Response, responses={**documented(), **EVENT_STREAM})
+async def follow_events(
+    caller: CallerDep,
+    after: Annotated[int | None, Query(ge=0, description="Sequence number to go on from.")] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, description="The same, as browsers send it.")] = None,
+) -> Response:
+    """Sandboxes' changes of state (events `lifecycle`), without end. `ready` is sent first."""
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        follow = caller.engine.sandboxes.events(caller.tenant, after if after is not None else last_event_id)
+        yield event("ready", Done())
+        async for item in follow:
+            yield b"id: %d\n" % item.sequence + event("lifecycle", shapes.lifecycle_event(item))
+
+    return await stream(events())
+
+
+@router.post("/sandboxes/{ref}/agent", status_code=201, tags=["agents"], responses=documented())
+async def start_agent(caller: CallerDep, ref: RefPath, body: protocol.StartAgent) -> ProcessInfo:
+    """Start the sandbox's agent: on a prompt, or waiting in its terminal."""
+    return shapes.process_info(await caller.engine.agents.start(caller.tenant, ref, body.prompt, body.model))
+
+
+@router.get("/sandboxes/{ref}/agent", tags=["agents"], responses=documented())
+async def get_agent_terminal(caller: CallerDep, ref: RefPath) -> protocol.AgentTerminal:
+    """The command that shows the agent's terminal, to be run in the sandbox with a terminal."""
+    return protocol.AgentTerminal(argv=list(await caller.engine.agents.attach_command(caller.tenant, ref)))
+
+
+@router.get("/agents", tags=["agents"], responses=documented())
+async def list_agents(caller: CallerDep) -> protocol.AgentList:
+    """Coding agents that sandboxes can be made for."""
+    return protocol.AgentList(agents=list(caller.engine.agents.names()))
+
+
+@router.get("/sandboxes/{ref}/diff", tags=["repos"], response_class=Response, responses=documented())
+async def get_diff(caller: CallerDep, ref: RefPath) -> Response:
+    """What changed in its repository since it was cloned, commits and uncommitted work alike, as a git diff."""
+    return await streamed(caller.engine.repos.diff(caller.tenant, ref), "text/x-diff")
+
+
+@router.post("/sandboxes/{ref}/pull", tags=["repos"], responses=documented())
+async def pull(caller: CallerDep, ref: RefPath, body: protocol.PullRequest | None = None) -> Pulled:
+    """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host."""
+    target = body.target if body else None
+    return Pulled(result=await caller.engine.repos.pull(caller.tenant, ref, target))

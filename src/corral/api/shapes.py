@@ -1,0 +1,181 @@
+"""From the model's values to the protocol's shapes."""
+
+from corral.engine.ports import Entry, ModelPrice, WatchEvent
+from corral.engine.processes import RunResult
+from corral.model import events, process, sandbox, secrets, template, usage
+from corral.protocol import catalog, files, processes, sandboxes
+
+
+def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
+    """A sandbox as the API shows it."""
+    spec = value.spec
+    limits = spec.limits
+    return sandboxes.SandboxInfo(
+        id=spec.id,
+        name=spec.name,
+        state=value.state,
+        reason=value.reason,
+        exit_code=value.exit_code,
+        template=spec.template,
+        isolation=spec.isolation,
+        runtime=spec.runtime,
+        limits=sandboxes.Limits(
+            memory=limits.memory,
+            cpus=limits.cpus,
+            pids=limits.pids,
+            disk=limits.disk,
+            io_weight=limits.io_weight,
+        ),
+        env=spec.env,
+        labels=spec.labels,
+        user=spec.user,
+        workdir=spec.workdir,
+        allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.rules],
+        secrets=list(spec.secrets),
+        ttl=spec.ttl,
+        agent=spec.agent,
+        repo=spec.repo,
+        branch=spec.branch,
+        created_at=spec.created_at,
+        changed_at=value.changed_at,
+    )
+
+
+def stats(value: sandbox.Stats) -> sandboxes.Stats:
+    """What a sandbox uses."""
+    return sandboxes.Stats(
+        memory=value.memory,
+        memory_peak=value.memory_peak,
+        cpu_usec=value.cpu_usec,
+        pids=value.pids,
+        disk=value.disk,
+        oom_kills=value.oom_kills,
+        extra=value.extra,
+    )
+
+
+def usage_report(totals: list[usage.UsageTotal]) -> sandboxes.UsageReport:
+    """Usage by model and its sum."""
+    models = [
+        sandboxes.UsageTotal(
+            model=item.model,
+            calls=item.calls,
+            input=item.tokens.input,
+            output=item.tokens.output,
+            cache_read=item.tokens.cache_read,
+            cache_write=item.tokens.cache_write,
+            cost=item.cost,
+            assumed=item.assumed,
+        )
+        for item in totals
+    ]
+    return sandboxes.UsageReport(models=models, cost=sum(item.cost for item in totals))
+
+
+def lifecycle_event(value: events.LifecycleEvent) -> sandboxes.LifecycleEvent:
+    """A change of a sandbox's state."""
+    return sandboxes.LifecycleEvent(
+        sequence=value.sequence,
+        sandbox=value.sandbox,
+        name=value.name,
+        state=value.state,
+        reason=value.reason,
+        at=value.at,
+    )
+
+
+def process_exit(value: process.Exit) -> processes.Exit:
+    """How a process ended."""
+    return processes.Exit(code=value.code, signal=value.signal, reason=value.reason)
+
+
+def process_info(value: process.ProcessInfo) -> processes.ProcessInfo:
+    """A process as the API shows it."""
+    spec = value.spec
+    terminal = spec.terminal
+    return processes.ProcessInfo(
+        id=value.id,
+        argv=list(spec.argv),
+        user=spec.user,
+        cwd=spec.cwd,
+        env=spec.env,
+        stdin=spec.stdin,
+        terminal=processes.Terminal(rows=terminal.rows, cols=terminal.cols) if terminal else None,
+        timeout=spec.timeout,
+        tag=spec.tag,
+        started_at=value.started_at,
+        exit=process_exit(value.exit) if value.exit else None,
+    )
+
+
+def exec_result(value: RunResult) -> processes.ExecResult:
+    """A finished command."""
+    return processes.ExecResult(
+        process=value.info.id,
+        exit=process_exit(value.info.exit or process.Exit(0)),
+        stdout=value.stdout,
+        stderr=value.stderr,
+        truncated=value.truncated,
+    )
+
+
+def file_entry(value: Entry) -> files.FileEntry:
+    """A file as the API shows it; its name may be any bytes."""
+    path, raw = files.path_fields(value.path)
+    return files.FileEntry(
+        path=path,
+        raw_path=raw,
+        kind=value.kind.value,
+        size=value.size,
+        mode=value.mode,
+        uid=value.uid,
+        gid=value.gid,
+        mtime=value.mtime,
+        target=None if value.target is None else files.path_fields(value.target)[0],
+    )
+
+
+def watch_event(value: WatchEvent) -> files.WatchEvent:
+    """A change of a file."""
+    path, raw = files.path_fields(value.path)
+    return files.WatchEvent(path=path, raw_path=raw, kind=value.kind.value)
+
+
+def template_info(value: template.Template) -> catalog.TemplateInfo:
+    """A template as the API shows it."""
+    return catalog.TemplateInfo(
+        id=value.id,
+        name=value.name,
+        layers=list(value.layers),
+        env=value.config.env,
+        user=value.config.user,
+        workdir=value.config.workdir,
+        sudo=value.config.sudo,
+        size=value.size,
+        source=value.source,
+        parent=value.parent,
+        created_at=value.created_at,
+    )
+
+
+def secret_info(value: secrets.SecretInfo) -> catalog.SecretInfo:
+    """What may be shown of a secret."""
+    return catalog.SecretInfo(
+        name=value.name,
+        provider=value.provider,
+        base_url=value.base_url,
+        created_at=value.created_at,
+        updated_at=value.updated_at,
+    )
+
+
+def price_info(value: ModelPrice) -> catalog.PriceInfo:
+    """An operator's price."""
+    return catalog.PriceInfo(
+        secret=value.secret,
+        model=value.model,
+        input=value.input,
+        output=value.output,
+        cache_read=value.cache_read,
+        cache_write=value.cache_write,
+    )

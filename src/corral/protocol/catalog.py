@@ -1,0 +1,168 @@
+"""Shapes of what sandboxes are made from and use: templates, secrets, prices; and of the daemon itself."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from corral.errors import InvalidInput
+from corral.model.secrets import MAX_SECRET, Provider
+from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
+
+MAX_PRICE = 10**12
+Price = Annotated[int, Field(ge=0, le=MAX_PRICE)]
+
+
+class TemplateInfo(Reply):
+    """What sandboxes can start from."""
+
+    id: str
+    name: str
+    layers: list[str] = Field(description="Digests, lowest first.")
+    env: dict[str, str]
+    user: str
+    workdir: str
+    sudo: bool
+    size: int = Field(description="Bytes over all layers; layers are shared between templates.")
+    source: str = Field(description="What it was made from.")
+    parent: str | None = None
+    created_at: Time
+
+
+class TemplateList(Reply):
+    """Templates, oldest first."""
+
+    templates: list[TemplateInfo]
+
+
+class BuildTemplate(Request):
+    """What to build: the base, an OCI image (`image` and `name`), or an agent's template (`agent`)."""
+
+    kind: Literal["base", "image", "agent"]
+    name: Name | None = Field(default=None, description="Of the template; for `image` only.")
+    image: Text | None = Field(
+        default=None, description="OCI reference.", examples=["docker.io/library/debian:12"]
+    )
+    agent: Name | None = Field(default=None, examples=["claude"])
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        given = {key for key in ("name", "image", "agent") if getattr(self, key) is not None}
+        needed = {"base": set[str](), "image": {"name", "image"}, "agent": {"agent"}}[self.kind]
+        if given != needed:
+            wanted = " and ".join(f"`{key}`" for key in sorted(needed)) or "neither name, image nor agent"
+            raise InvalidInput(
+                f"the build of kind {self.kind!r} is not complete or says too much", f"give {wanted}"
+            )
+        return self
+
+
+class Checkpoint(Request):
+    """A template to make from a sandbox as it is now."""
+
+    sandbox: Ref
+    name: Name
+
+
+class AddSecret(Request):
+    """A credential for the vault. Its value is never shown again."""
+
+    name: Name
+    value: SecretStr = Field(max_length=MAX_SECRET)
+    provider: Provider | None = Field(default=None, description="Default: told from the name.")
+    base_url: Text | None = Field(default=None, description="Default: the provider's own.")
+
+
+class SecretInfo(Reply):
+    """What may be shown of a secret."""
+
+    name: str
+    provider: Provider
+    base_url: str
+    created_at: Time
+    updated_at: Time
+
+
+class SecretList(Reply):
+    """Secrets of the tenant."""
+
+    secrets: list[SecretInfo]
+
+
+class _PriceFields(Request):
+    secret: Name = Field(description="The secret whose endpoint it is for.")
+    model: Text = Field(min_length=1, description="Model name, or `*` for all of the endpoint.")
+    input: Price
+    output: Price
+    cache_read: Price
+    cache_write: Price
+
+
+class SetPrice(_PriceFields):
+    """The operator's price of a model: millionths of a US dollar per million tokens."""
+
+
+class PriceInfo(Reply):
+    """A price that the operator gave: millionths of a US dollar per million tokens."""
+
+    secret: str
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+
+
+class PriceList(Reply):
+    """Prices that the operator gave."""
+
+    prices: list[PriceInfo]
+
+
+class CreateKey(Request):
+    """A new key for the TCP interface."""
+
+    label: Name = Field(description="To know it by.")
+
+
+class ApiKey(Reply):
+    """A new key; it is shown once."""
+
+    label: str
+    key: str
+
+
+class SetConfig(Request):
+    """A new value of a setting."""
+
+    value: Text
+
+
+class Config(Reply):
+    """Settings and their values."""
+
+    values: dict[str, Any]
+
+
+class Doctor(Reply):
+    """Findings about the host. Each has at least `name`, `status` and `message`; `hint` where something is amiss."""
+
+    checks: list[dict[str, Any]]
+
+
+class Denials(Reply):
+    """What a sandbox was refused, newest last. All text in it comes from the sandbox."""
+
+    denials: list[dict[str, Any]]
+
+
+class Pulled(Reply):
+    """What was fetched from a sandbox's repository."""
+
+    result: dict[str, Any]
+
+
+class Health(Reply):
+    """The daemon can do its work."""
+
+    status: Literal["ok"] = "ok"
+    version: str

@@ -1,0 +1,208 @@
+"""Shapes of sandboxes: creation, state, use."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from corral.model.lifecycle import State
+from corral.model.sandbox import GIB, MIB, Isolation
+from corral.protocol.base import (
+    MAX_PROMPT,
+    Env,
+    GuestPath,
+    Labels,
+    Name,
+    Ref,
+    Reply,
+    Request,
+    Text,
+    Time,
+    User,
+)
+
+MAX_TTL = 365 * 24 * 3600
+MAX_ALLOW = 256
+
+Seconds = Annotated[int, Field(ge=1, le=MAX_TTL)]
+AllowedHost = Annotated[
+    str, Field(min_length=1, max_length=260, examples=["example.org", "*.example.org:8443"])
+]
+
+
+class LimitsRequest(Request):
+    """Limits of a sandbox; what is left out takes the host's default."""
+
+    memory: int | None = Field(default=None, ge=16 * MIB, le=4096 * GIB, description="Bytes.")
+    cpus: float | None = Field(default=None, ge=0.01, le=1024, description="Cores.")
+    pids: int | None = Field(default=None, ge=8, le=1_000_000, description="Processes and threads.")
+    disk: int | None = Field(
+        default=None, ge=16 * MIB, le=64 * 1024 * GIB, description="Bytes over the template."
+    )
+    io_weight: int | None = Field(default=None, ge=10, le=1000, description="Share of disk time.")
+
+
+class CreateSandbox(Request):
+    """What to make a sandbox from."""
+
+    template: Ref | None = Field(default=None, description="Default: the agent's template, or `base`.")
+    name: Name | None = Field(default=None, description="Default: a free one like `brave-otter`.")
+    isolation: Isolation | None = Field(
+        default=None, description="At least this strong. Default: the host's."
+    )
+    runtime: Text | None = Field(
+        default=None, description="OCI runtime. Default: the preferred one of the isolation."
+    )
+    limits: LimitsRequest | None = None
+    env: Env = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
+    user: User | None = Field(default=None, description="Who runs commands by default.")
+    workdir: GuestPath | None = Field(default=None, description="Where commands run by default.")
+    ttl: Seconds | None = Field(default=None, description="Seconds until it is removed. Default: no end.")
+    allow: list[AllowedHost] = Field(
+        default_factory=list,
+        max_length=MAX_ALLOW,
+        description="Hosts it may reach beyond the host's own list.",
+    )
+    secrets: list[Name] | None = Field(
+        default=None,
+        max_length=64,
+        description="Secrets that it may use through the gateway. Default: what the agent needs.",
+    )
+    agent: Name | None = Field(
+        default=None, description="The coding agent that it is for.", examples=["claude"]
+    )
+    repo: Text | None = Field(
+        default=None, description="Absolute path on the daemon's host, or HTTPS URL, to clone."
+    )
+    branch: Text | None = Field(default=None, description="Branch to work on; `auto` for `corral/NAME`.")
+
+
+class Limits(Reply):
+    """What a sandbox may use: bytes, cores, processes."""
+
+    memory: int
+    cpus: float
+    pids: int
+    disk: int
+    io_weight: int
+
+
+class HostRule(Reply):
+    """One allowed destination."""
+
+    host: str
+    ports: list[int]
+
+
+class SandboxInfo(Reply):
+    """A sandbox as it stands."""
+
+    id: str = Field(description="16 hexadecimal digits, never reused.")
+    name: str
+    state: State
+    reason: str = Field(default="", description="Why it is in this state, where that is not plain.")
+    exit_code: int | None = None
+    template: str = Field(description="Id of its template.")
+    isolation: Isolation
+    runtime: str
+    limits: Limits
+    env: dict[str, str]
+    labels: dict[str, str]
+    user: str
+    workdir: str
+    allow: list[HostRule]
+    secrets: list[str]
+    ttl: int | None = None
+    agent: str | None = None
+    repo: str | None = None
+    branch: str | None = None
+    created_at: Time
+    changed_at: Time
+
+
+class SandboxList(Reply):
+    """Sandboxes, oldest first."""
+
+    sandboxes: list[SandboxInfo]
+
+
+class StopSandbox(Request):
+    """How to stop."""
+
+    grace: float = Field(default=10.0, ge=0, le=600, description="Seconds between TERM and KILL.")
+
+
+class SetTtl(Request):
+    """A new time to live."""
+
+    ttl: Seconds | None = Field(description="Seconds from now; null for no end.")
+
+
+class Stats(Reply):
+    """What a sandbox uses now: bytes, CPU microseconds since start, processes, and kills for want of memory."""
+
+    memory: int
+    memory_peak: int
+    cpu_usec: int
+    pids: int
+    disk: int
+    oom_kills: int
+    extra: dict[str, int] = Field(default_factory=dict)
+
+
+class UsageTotal(Reply):
+    """Model calls of one sandbox and model, summed. `cost` in millionths of a US dollar."""
+
+    model: str
+    calls: int
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost: int
+    assumed: bool = Field(description="Some price or count was not known and was taken at its dearest.")
+
+
+class UsageReport(Reply):
+    """What a sandbox's model calls used and cost."""
+
+    models: list[UsageTotal]
+    cost: int = Field(description="Of all models, in millionths of a US dollar.")
+
+
+class LifecycleEvent(Reply):
+    """A sandbox entered a state (event `lifecycle`)."""
+
+    sequence: int
+    sandbox: str
+    name: str
+    state: str
+    reason: str
+    at: Time
+
+
+class StartAgent(Request):
+    """What the sandbox's agent is to do. Without a prompt it waits in its terminal (`corral attach`)."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)] | None = None
+    model: Text | None = Field(default=None, description="Model name as the agent spells it.")
+
+
+class AgentTerminal(Reply):
+    """How to see the agent at work."""
+
+    argv: list[str]
+
+
+class AgentList(Reply):
+    """Agents that can be named in `agent`."""
+
+    agents: list[str]
+
+
+class PullRequest(Request):
+    """Where to fetch the sandbox's commits to."""
+
+    target: Text | None = Field(
+        default=None, description="A clone on the daemon's host. Default: where `repo` came from."
+    )
