@@ -1,0 +1,318 @@
+"""What the engine and its gateway say to each other, without I/O.
+
+The link is one stream socket. A frame is a length of four bytes and a JSON object `{"type": …, fields}`.
+Listening sockets travel beside an `Attach` frame (SCM_RIGHTS), in the order of its `listeners`. The engine
+numbers its calls and the gateway answers each with `Done` or `Failed`; usage records are numbered by the
+gateway and acknowledged by the engine once they are in the ledger.
+
+The gateway reads hostile bytes all day, so the engine takes nothing from it on trust: sizes are bounded,
+every field is checked for its type, and what does not fit ends the link.
+"""
+
+import json
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from corral.errors import InvalidInput, TooLarge
+from corral.model.egress import EgressPolicy
+from corral.model.ids import SandboxId, TenantId
+from corral.model.secrets import Provider, Secret
+from corral.model.usage import Usage
+
+MAX_FRAME = 32 * 1024 * 1024
+MAX_GATEWAY_FRAME = 256 * 1024
+"""What the engine accepts of a gateway."""
+MAX_LISTENERS = 128
+"""Sockets per sandbox: fewer than one message can carry (253)."""
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSpec:
+    """A socket that travels with the frame: what it serves (`ListenerKind`) and its port."""
+
+    kind: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Serve a sandbox. `seq` is answered."""
+
+    seq: int
+    sandbox: SandboxId
+    tenant: TenantId
+    name: str
+    token_hash: str
+    secrets: tuple[str, ...]
+    egress: EgressPolicy
+    listeners: tuple[ListenerSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Stop serving a sandbox, if it is served, and cut its connections."""
+
+    seq: int
+    sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSpec:
+    """A secret, opened. Its value is on the wire in clear: the link never leaves the host."""
+
+    tenant: TenantId
+    name: str
+    provider: Provider
+    base_url: str
+    value: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class SetSecrets:
+    """Replace all secrets."""
+
+    seq: int
+    secrets: tuple[SecretSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSpec:
+    """Micro-US-dollars per million tokens of a secret's model, or of all its models (`*`)."""
+
+    secret: str
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetPrices:
+    """Replace all prices of the operator."""
+
+    seq: int
+    prices: tuple[PriceSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetConfig:
+    """Replace the operator's configuration: `networks` are private ranges open to every sandbox's allowed
+    names.
+    """
+
+    seq: int
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask for a sign of life."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageAck:
+    """The record with this number is in the ledger."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The gateway's first message."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call has taken effect."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call changed nothing; `code` is that of an error of `corral.errors`."""
+
+    seq: int
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """A metered call. Kept by the gateway until acknowledged."""
+
+    number: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A decision. Never holds a secret, a token, a header's or a query's value.
+
+    `kind` is the service: dns, tls, http, llm. `suppressed` counts records of the sandbox that were left out
+    since the last one because they were too many.
+    """
+
+    at: datetime
+    tenant: TenantId
+    sandbox: SandboxId
+    kind: str
+    decision: str
+    host: str = ""
+    port: int = 0
+    method: str = ""
+    path: str = ""
+    rule: str = ""
+    reason: str = ""
+    secret: str = ""
+    status: int = 0
+    suppressed: int = 0
+
+    def detail(self) -> dict[str, str]:
+        """The record's own fields as text, empty ones left out, as the audit log takes them."""
+        own = (
+            "decision",
+            "host",
+            "port",
+            "method",
+            "path",
+            "rule",
+            "reason",
+            "secret",
+            "status",
+            "suppressed",
+        )
+        return {name: str(value) for name in own if (value := getattr(self, name))}
+
+
+Message = (
+    Attach
+    | Detach
+    | SetSecrets
+    | SetPrices
+    | SetConfig
+    | Ping
+    | UsageAck
+    | Ready
+    | Done
+    | Failed
+    | UsageRecord
+    | AuditRecord
+)
+
+_KINDS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
+
+
+def encode(message: Message) -> bytes:
+    """A message as a frame."""
+    body = {"type": type(message).__name__, **_plain(message)}
+    data = json.dumps(body, separators=(",", ":")).encode()
+    return len(data).to_bytes(4, "big") + data
+
+
+def decode(data: bytes) -> Message:
+    """The message in a frame's body. Raises InvalidInput for anything that is not exactly one."""
+    try:
+        body = json.loads(data)
+        cls = _KINDS[body.pop("type")]
+        message: Message = _build(cls, body)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"a message on the gateway's link is malformed ({type(error).__name__})",
+            "engine and gateway must be of one version: restart the daemon",
+        ) from None
+    return message
+
+
+class Deframer:
+    """Frame bodies out of a stream cut anywhere. Raises TooLarge for a frame over `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._buffer = bytearray()
+        self._limit = limit
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes."""
+        self._buffer += data
+        found = []
+        while len(self._buffer) >= 4:
+            size = int.from_bytes(self._buffer[:4], "big")
+            if size > self._limit:
+                raise TooLarge("a message on the gateway's link is too large", "restart the daemon")
+            if len(self._buffer) < 4 + size:
+                break
+            found.append(bytes(self._buffer[4 : 4 + size]))
+            del self._buffer[: 4 + size]
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Secret):
+        return value.reveal()
+    return value
+
+
+def _build(cls: type, body: Any) -> Any:
+    """An instance of a dataclass from its plain form; missing, unknown and ill-typed fields raise."""
+    builders = _builders(cls)
+    if set(body) != set(builders):
+        raise ValueError("the fields are not those of the message")
+    return cls(**{name: builders[name](value) for name, value in body.items()})
+
+
+@cache
+def _builders(cls: type) -> dict[str, Callable[[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: _builder(hints[f.name]) for f in fields(cls)}
+
+
+def _builder(hint: Any) -> Callable[[Any], Any]:
+    """A function from the plain form of a type to its value."""
+    hint = getattr(hint, "__supertype__", hint)
+    if typing.get_origin(hint) is tuple:
+        item = _builder(typing.get_args(hint)[0])
+        return lambda value: tuple(item(part) for part in _exactly(list, value))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return lambda value: _build(hint, _exactly(dict, value))
+    if hint is datetime:
+        return _aware
+    if hint is Secret:
+        return lambda value: Secret(_exactly(str, value))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return lambda value: hint(value)
+    if hint in (str, int, bool):
+        return lambda value: _exactly(hint, value)
+    raise TypeError(f"messages hold no {hint}")
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"a value is not of type {kind.__name__}")
+    return value
+
+
+def _aware(value: Any) -> datetime:
+    moment = datetime.fromisoformat(_exactly(str, value))
+    if moment.tzinfo is None:
+        raise ValueError("a time has no zone")
+    return moment

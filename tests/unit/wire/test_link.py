@@ -1,0 +1,86 @@
+"""The protocol between engine and gateway."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import InvalidInput, TooLarge
+from corral.model.egress import EgressPolicy, HostRule
+from corral.model.ids import SandboxId, TenantId
+from corral.model.secrets import Provider, Secret
+from corral.model.usage import Tokens, Usage
+from corral.wire import link
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SANDBOX, TENANT = SandboxId("0" * 16), TenantId("default")
+USAGE = Usage(
+    TENANT, SANDBOX, "s", "openai", "m", Tokens(1, 2, 3, 4), 5, True, 200, 6, NOW, "r", "/v1/responses"
+)
+MESSAGES: list[link.Message] = [
+    link.Attach(
+        1, SANDBOX, TENANT, "brave-otter", "ab", ("anthropic",), EgressPolicy((HostRule("a.com", (443,)),), ("10.0.0.0/8",)),
+        (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
+    ),
+    link.Detach(2, SANDBOX),
+    link.SetSecrets(3, (link.SecretSpec(TENANT, "a", Provider.ANTHROPIC, "https://x", Secret("sk-12345678")),)),
+    link.SetPrices(4, (link.PriceSpec("a", "*", 1, 2, 3, 4),)),
+    link.SetConfig(5, ("10.0.0.0/8",)),
+    link.Ping(6),
+    link.UsageAck(7),
+    link.Ready(1),
+    link.Done(8),
+    link.Failed(9, "conflict", "m", "h"),
+    link.UsageRecord(10, USAGE),
+    link.AuditRecord(NOW, TENANT, SANDBOX, "dns", "denied", host="b.com"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_messages_come_back_as_they_were(message: link.Message) -> None:
+    assert link.decode(link.encode(message)[4:]) == message
+
+
+@given(st.lists(st.integers(1, 100), max_size=60))
+def test_frames_cut_anywhere(cuts: list[int]) -> None:
+    stream = b"".join(link.encode(message) for message in MESSAGES)
+    deframer, found = link.Deframer(link.MAX_FRAME), []
+    for cut in cuts:
+        found += deframer.feed(stream[:cut])
+        stream = stream[cut:]
+    found += deframer.feed(stream)
+    assert [link.decode(body) for body in found] == MESSAGES
+
+
+def test_frames_are_bounded() -> None:
+    with pytest.raises(TooLarge):
+        link.Deframer(10).feed(b"\0\0\0\x0b")
+
+
+GOOD = json.loads(link.encode(MESSAGES[10])[4:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "Nonsense"}, {"type": ["x"]}, {"number": "1"}, {"number": True}, {"extra": 1}, {"usage": None},
+        {"usage": {**GOOD["usage"], "cost": 1.5}}, {"usage": {**GOOD["usage"], "at": "2026-01-01T00:00:00"}},
+        {"usage": {**GOOD["usage"], "tokens": {"input": 1}}},
+    ],
+)  # fmt: skip
+def test_a_message_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        link.decode(json.dumps({**GOOD, **change}).encode())
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        link.decode(data)
+
+
+def test_an_audit_record_shows_what_it_has() -> None:
+    record = link.AuditRecord(NOW, TENANT, SANDBOX, "tls", "denied", host="b.com", port=443, reason="no")
+    assert record.detail() == {"decision": "denied", "host": "b.com", "port": "443", "reason": "no"}
