@@ -1,0 +1,137 @@
+"""Writing a file of a guest: nothing is seen of it before it is whole, and nothing that was there is opened.
+
+New entries are made with the file system ids of their owner. The host's root has no place in a guest's user
+namespace: what it makes belongs to nobody there, and on a tmpfs of the guest's it can make nothing.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from corral.host import syscalls
+from corral.host.filechecks import closing, refuse_mount, require_data, split_path
+from corral.host.fileerrors import translated
+
+TEMPORARY_PREFIX = ".corral-"
+"""How names of unfinished files begin, where the file system has no nameless ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Host ids that new entries get."""
+
+    uid: int
+    gid: int
+
+
+@contextlib.contextmanager
+def acting_as(owner: Owner | None) -> Iterator[None]:
+    """In the block, the calling thread makes files as `owner`, and keeps the daemon's right to do so
+    anywhere. None changes nothing. Not to be nested.
+    """
+    if owner is None:
+        yield
+        return
+    syscalls.prctl(syscalls.PR_SET_SECUREBITS, syscalls.SECBIT_NO_SETUID_FIXUP)
+    try:
+        syscalls.setfsgid(owner.gid)
+        syscalls.setfsuid(owner.uid)
+        yield
+    finally:
+        syscalls.setfsuid(os.geteuid())
+        syscalls.setfsgid(os.getegid())
+
+
+class PendingFile:
+    """A file that is being written. Ends by `commit` or `discard`. Not for two threads at once.
+
+    It has no name before `commit`; `near` is a directory of the file system that it will be on, and
+    `open_parent` opens (or makes) the directory that it will be in.
+    """
+
+    def __init__(
+        self, path: str, near: int, owner: Owner | None, mode: int, open_parent: Callable[[], int]
+    ) -> None:
+        self._path = path
+        self._owner = owner
+        self._open_parent = open_parent
+        self._name: str | None = None
+        self._near = os.dup(near)
+        try:
+            with acting_as(owner):
+                self._fd = self._create()
+            os.fchmod(self._fd, mode)
+        except BaseException:
+            os.close(self._near)
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        with translated(self._path):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def commit(self) -> os.stat_result:
+        """Put the file in place, its parents made where missing, and close it; its status."""
+        _, name = split_path(self._path)
+        try:
+            with translated(self._path), closing(self._open_parent()) as parent:
+                require_data(parent, self._path)
+                refuse_mount(parent, name, self._path)
+                with acting_as(self._owner):
+                    self._place(parent, name)
+                return os.fstat(self._fd)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close it; without `commit` nothing remains. Idempotent."""
+        if self._fd < 0:
+            return
+        if self._name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._name, dir_fd=self._near)
+        os.close(self._fd)
+        os.close(self._near)
+        self._fd = -1
+
+    def _create(self) -> int:
+        directory = f"/proc/self/fd/{self._near}"
+        try:
+            return os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+                raise
+        # No nameless files here (an overlay before Linux 6.1).
+        self._name = _temporary_name()
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
+        return os.open(self._name, flags, 0o600, dir_fd=self._near)
+
+    def _place(self, fd: int, name: str) -> None:
+        if self._name is None:
+            try:
+                self._link(fd, name)
+                return
+            except FileExistsError:
+                temporary = _temporary_name()
+                self._link(fd, temporary)
+            try:
+                os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+            except OSError:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=fd)
+                raise
+        else:
+            os.rename(self._name, name, src_dir_fd=self._near, dst_dir_fd=fd)
+            self._name = None
+
+    def _link(self, fd: int, name: str) -> None:
+        os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=fd, follow_symlinks=True)
+
+
+def _temporary_name() -> str:
+    return TEMPORARY_PREFIX + secrets.token_hex(8)
