@@ -114,8 +114,9 @@ async def format_file(file: Path, label: str) -> None:
     await process.run(argv, timeout=120, check=True)
 
 
-def enable_quotas(path: Path) -> Quotas:
-    """Switch quotas on, simple ones where the kernel has them, and return the kind that is on."""
+def enable_quotas(path: Path, *, simple_only: bool = False) -> Quotas:
+    """Switch quotas on, if none are: simple ones, or full ones where the kernel lacks those (unless
+    `simple_only`: OSError EINVAL). Returns the kind that is on."""
     current = quotas(path)
     if current is not Quotas.NONE:
         return current
@@ -123,7 +124,7 @@ def enable_quotas(path: Path) -> Quotas:
         try:
             _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE_SIMPLE, 0))
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: a kernel before 6.7
+            if simple_only or error.errno != errno.EINVAL:  # EINVAL: a kernel before 6.7
                 raise
             _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE, 0))
     return quotas(path)

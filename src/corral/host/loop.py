@@ -46,6 +46,11 @@ def attached(file: Path) -> Iterator[Path]:
         os.close(fd)
 
 
+def require() -> None:
+    """Raise Unsupported where the host offers no loop devices."""
+    os.close(_control())
+
+
 def _existing(backing: os.stat_result) -> tuple[int, Path] | None:
     for folder in Path("/sys/block").glob("loop*"):
         if not (folder / "loop" / "backing_file").exists():
@@ -94,17 +99,21 @@ def _attach(backing: int, file: Path) -> tuple[int, Path]:
 
 
 def _free_number() -> int:
+    control = _control()
     try:
-        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+        return fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+    finally:
+        os.close(control)
+
+
+def _control() -> int:
+    try:
+        return os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise Unsupported(
             f"this host offers no loop devices: {error}",
             "load the module (`modprobe loop`), or put the data directory on a btrfs",
         ) from error
-    try:
-        return fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
-    finally:
-        os.close(control)
 
 
 def _open(number: int) -> int:

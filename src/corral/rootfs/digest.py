@@ -73,7 +73,8 @@ def _walk(base: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
         yield name, path, status
         if stat.S_ISDIR(status.st_mode):
             prefix = name + b"/" if name else b""
-            pending += [prefix + child for child in sorted(os.listdir(path), reverse=True)]
+            children = os.listdir(path)  # noqa: PTH208 - names may be any bytes
+            pending += [prefix + child for child in sorted(children, reverse=True)]
 
 
 def _metadata(path: bytes, status: os.stat_result) -> list[bytes]:
@@ -82,7 +83,7 @@ def _metadata(path: bytes, status: os.stat_result) -> list[bytes]:
     if stat.S_ISREG(status.st_mode):
         fields.append(b"%d" % status.st_size)
     if stat.S_ISLNK(status.st_mode):
-        fields.append(os.readlink(path))
+        fields.append(os.readlink(path))  # noqa: PTH115 - any bytes
     for key in sorted(os.listxattr(path, follow_symlinks=False)):
         if not key.startswith(_IGNORED_XATTRS):
             fields += [os.fsencode(key), os.getxattr(path, key, follow_symlinks=False)]

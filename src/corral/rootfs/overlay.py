@@ -65,7 +65,10 @@ def _mount(layers: Sequence[Path], mappings: Sequence[int | None], sandbox_dir: 
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            _overlay_by_path(lowers, upper, work, target)
+            try:  # Linux before 6.13
+                _overlay_by_path(lowers, upper, work, target)
+            except OSError:
+                raise error from None  # it says more
             return
         stack.callback(os.close, root)
         mounts.attach(root, target)

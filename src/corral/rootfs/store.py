@@ -1,0 +1,286 @@
+"""The store: layers that sandboxes share, and each sandbox's own writable directory with its quota.
+
+```
+DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (sparse) mounted here
+  layers/HEX/          upper/ (the tree) and layer.json; read-only
+  sandboxes/ID/        upper/ and work/ of its overlay, io/ for the output of its processes
+  tmp/                 what is being made or removed
+DATA/store.json        the kind of this store, which never changes
+```
+
+Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
+removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
+
+Only root may enter `layers`, `sandboxes` and `tmp`: they hold setuid programs that anyone may have put into
+an image.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
+from corral.model.ids import LayerDigest, SandboxId, is_id
+from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backing
+from corral.rootfs.digest import tree_digest
+from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
+from corral.rootfs.volumes import remove_trees
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_MAX_IDS = 2**32 - 65536
+
+
+class RootStore:
+    """The store of one data directory, which one daemon owns.
+
+    All methods but `open` and `close` block: sandbox operations for about a millisecond (on a plain store:
+    for as long as the content takes), layer operations for as long as it takes to read the content. Call
+    them from worker threads. Calls for different sandboxes and layers may overlap; those for one must not.
+    Raise DiskFull and HostError beside what they name.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._backing: Backing | None = None
+
+    async def open(self) -> None:
+        """Make or mount the store, and remove what a crash left half done. Idempotent."""
+        with _public("open the store"):
+            self._backing = await open_backing(self._data_dir)
+            await asyncio.to_thread(self._tidy)
+
+    async def close(self) -> None:
+        """Unmount the store. For one that is given up: a daemon that ends leaves it mounted."""
+        if self._backing is not None:
+            await close_backing(self._backing)
+            self._backing = None
+
+    @property
+    def kind(self) -> StoreKind:
+        """What the store stands on."""
+        return self._opened.kind
+
+    @property
+    def quota(self) -> bool:
+        """Whether disk limits are enforced."""
+        return self._opened.volumes.quota
+
+    @property
+    def reason(self) -> str:
+        """Why the store is not of a better kind, and what would help; empty where it is."""
+        return self._opened.reason
+
+    @property
+    def root(self) -> Path:
+        """The store's root directory."""
+        return self._opened.root
+
+    # Sandboxes
+
+    def create_sandbox(self, sandbox: SandboxId, quota_bytes: int, uid_base: int) -> Path:
+        """The directory of a sandbox, with `upper`, `work` and `io`, made where it is missing; its limit is
+        set anew.
+
+        `upper` and `io` belong to `uid_base`, the sandbox's root. Files above the limit fail with EDQUOT.
+        """
+        if not 0 < uid_base <= _MAX_IDS or quota_bytes <= 0:
+            raise InternalError(f"no sandbox can have ids from {uid_base} and {quota_bytes} bytes of disk")
+        place = self.sandbox_dir(sandbox)
+        with _public("make a sandbox's directory"):
+            if place.is_dir():
+                self._opened.volumes.limit(place, quota_bytes)
+                return place
+            fresh = self._temporary()
+            self._opened.volumes.create(fresh)
+            try:
+                fresh.chmod(0o711)
+                self._opened.volumes.limit(fresh, quota_bytes)
+                for name, mode, owner in (
+                    ("upper", 0o755, uid_base),
+                    ("work", 0o700, 0),
+                    ("io", 0o700, uid_base),
+                ):
+                    (fresh / name).mkdir()
+                    (fresh / name).chmod(mode)
+                    os.chown(fresh / name, owner, owner)
+                fresh.rename(place)
+            except OSError:
+                self._opened.volumes.remove(fresh)
+                raise
+        return place
+
+    def sandbox_dir(self, sandbox: SandboxId) -> Path:
+        """Where a sandbox's `upper`, `work` and `io` are, or would be."""
+        if not is_id(sandbox):
+            raise InternalError(f"{sandbox!r} is not a sandbox's id")
+        return self._sandboxes / sandbox
+
+    def remove_sandbox(self, sandbox: SandboxId) -> None:
+        """Remove all files of a sandbox; its root must be unmounted. Idempotent."""
+        with _public("remove a sandbox's files"):
+            self._discard(self.sandbox_dir(sandbox))
+
+    def sandboxes(self) -> set[SandboxId]:
+        """Every sandbox that has a directory."""
+        return {SandboxId(entry.name) for entry in self._sandboxes.iterdir() if is_id(entry.name)}
+
+    def usage(self, sandbox: SandboxId) -> int:
+        """Bytes of disk that count against a sandbox's limit. Raises NotFound."""
+        with _public("read a sandbox's disk usage"):
+            try:
+                return self._opened.volumes.usage(self.sandbox_dir(sandbox))
+            except FileNotFoundError:
+                raise NotFound(f"the store has no sandbox {sandbox}") from None
+
+    def commit(self, sandbox: SandboxId, uid_base: int) -> LayerDigest:
+        """The changes of a sandbox over its template, as of now, as a new layer. It must be stopped or
+        frozen.
+
+        Takes milliseconds on btrfs. Owners stay shifted on disk and are mapped when mounted (see
+        `records`). The digest identifies the layer; it is not a hash of its content, which is not read.
+        """
+        source = self.sandbox_dir(sandbox)
+        digest = LayerDigest(f"sha256:{os.urandom(32).hex()}")
+        with _public("commit a sandbox"):
+            if not source.is_dir():
+                raise NotFound(f"the store has no sandbox {sandbox}")
+            size = self._opened.volumes.usage(source)
+            fresh = self._temporary()
+            try:
+                self._copy_tree(source, fresh)
+                write_record(fresh, LayerRecord(uid_base=uid_base, size=size, content=False))
+                self._publish(fresh, digest)
+            except BaseException:
+                self._opened.volumes.remove(fresh)
+                raise
+        return digest
+
+    # Layers
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A fresh, empty directory in the store (mode 0755, root's) to fill for `add_layer`; removed at the
+        end of the block unless it was added. Ids in it are plain: root is 0."""
+        with _public("make a directory for a layer"):
+            fresh = self._temporary()
+            self._opened.volumes.create(fresh)
+            (fresh / TREE).mkdir()
+            (fresh / TREE).chmod(0o755)
+        try:
+            yield fresh / TREE
+        finally:
+            with _public("remove a directory for a layer"):
+                self._opened.volumes.remove(fresh)
+
+    def add_layer(self, staging: Path) -> LayerDigest:
+        """Make a filled staging directory a layer, named by its content; it is gone from its place after.
+        The same content is kept once. Nobody may write to it any more. Raises InvalidInput for trees that
+        are too deep."""
+        if staging.name != TREE or staging.parent.parent != self._tmp:
+            raise InternalError(f"{staging} is not a staging directory of this store")
+        with _public("add a layer"):
+            tree = tree_digest(staging)
+            if not self.has_layer(tree.digest):
+                write_record(staging.parent, LayerRecord(uid_base=0, size=tree.size, content=True))
+                self._opened.volumes.flush(staging.parent)
+                self._publish(staging.parent, tree.digest)
+        return tree.digest
+
+    def layer_path(self, layer: LayerDigest) -> Path:
+        """The root of a layer's tree, for `mount_root`. Never write to it."""
+        return self._layer_dir(layer) / TREE
+
+    def has_layer(self, layer: LayerDigest) -> bool:
+        """Whether the store has it, whole."""
+        return self.layer_path(layer).is_dir()
+
+    def layers(self) -> set[LayerDigest]:
+        """All layers."""
+        return {LayerDigest(f"sha256:{entry.name}") for entry in self._layers.iterdir()}
+
+    def layer_size(self, layer: LayerDigest) -> int:
+        """Bytes of its files. Of a committed layer: what its sandbox used then. Raises NotFound."""
+        if not self.has_layer(layer):
+            raise NotFound(f"the store has no layer {layer}", "list templates with `corral template ls`")
+        return read_record(self._layer_dir(layer)).size
+
+    def remove_layer(self, layer: LayerDigest) -> None:
+        """Remove a layer, which no sandbox may have mounted or need again. Idempotent."""
+        with _public("remove a layer"):
+            self._discard(self._layer_dir(layer))
+
+    # Parts
+
+    def _tidy(self) -> None:
+        for folder in (self._layers, self._sandboxes, self._tmp):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for leftover in self._tmp.iterdir():
+            self._opened.volumes.remove(leftover)
+        self._opened.volumes.sweep(self.root)
+
+    @property
+    def _opened(self) -> Backing:
+        if self._backing is None:
+            raise InternalError("the store was used before it was opened")
+        return self._backing
+
+    @property
+    def _layers(self) -> Path:
+        return self.root / "layers"
+
+    @property
+    def _sandboxes(self) -> Path:
+        return self.root / "sandboxes"
+
+    @property
+    def _tmp(self) -> Path:
+        return self.root / "tmp"
+
+    def _layer_dir(self, layer: LayerDigest) -> Path:
+        match = _DIGEST.fullmatch(layer)
+        if match is None:
+            raise InvalidInput(
+                f"{layer[:80]!r} is not a layer's digest", "use sha256: and 64 hexadecimal digits"
+            )
+        return self._layers / match.group(1)
+
+    def _temporary(self) -> Path:
+        return self._tmp / os.urandom(8).hex()
+
+    def _copy_tree(self, source: Path, target: Path) -> None:
+        """A copy of a sandbox's directory with its upper tree alone."""
+        self._opened.volumes.copy(source, target)
+        remove_trees(target / "work", target / "io")
+
+    def _publish(self, fresh: Path, digest: LayerDigest) -> None:
+        place = self._layer_dir(digest)
+        try:
+            fresh.rename(place)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return  # another task added the same content meanwhile; the caller removes this one
+        self._opened.volumes.seal(place)
+
+    def _discard(self, place: Path) -> None:
+        if self.kind is StoreKind.PLAIN:  # file by file: half of a layer must not look like a layer
+            condemned = self._temporary()
+            with contextlib.suppress(FileNotFoundError):
+                place.rename(condemned)
+            place = condemned
+        self._opened.volumes.remove(place)
+
+
+@contextlib.contextmanager
+def _public(what: str) -> Iterator[None]:
+    """Errors of the system as public ones."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"the store is full: cannot {what}") from error
+        raise HostError(f"cannot {what}: {error}") from error
