@@ -1,0 +1,337 @@
+"""The engine's side of the gateway.
+
+The gateway process can die at any time. `GatewayClient` therefore keeps all that it was told, with duplicates
+of the listening sockets (which is why guests' connections wait in their backlogs meanwhile), and says it
+again to the next process: its owner starts one and calls `reattach`. What the dead process had sent is still
+read to its end, so no usage record is lost.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from corral.engine.ports import Attachment, Listener, ModelPrice, OpenedSecret
+from corral.errors import CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
+from corral.gateway.channel import Channel
+from corral.model.ids import SandboxId
+from corral.model.usage import Usage
+from corral.wire import link
+
+_log = logging.getLogger(__name__)
+
+READY_TIMEOUT = 30.0
+"""Seconds that a new gateway process may take to say that it is ready."""
+CALL_TIMEOUT = 30.0
+_RETRY_DELAY = 1.0
+_LAST_RECORDS = 10.0
+_MAX_WAITING = 10_000
+
+
+class _LinkLostError(Exception):
+    """The link ended before the answer came."""
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """A sandbox that is to be served, and the channel whose gateway serves it."""
+
+    attachment: Attachment
+    listeners: tuple[Listener, ...]
+    served_by: Channel | None = None
+
+    def message(self, seq: int) -> link.Attach:
+        a = self.attachment
+        specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
+        return link.Attach(seq, a.sandbox, a.tenant, a.name, a.token_hash, a.secrets, a.egress, specs)
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.sock.close()
+
+
+class GatewayClient:
+    """`ports.Gateway` over a link to the gateway process.
+
+    Use: `async with GatewayClient(sock, on_usage=…, on_audit=…) as client`, where `sock` is one end of a unix
+    stream socket pair whose other end the process got as its `--control-fd`. Entering waits until the process
+    is ready. `await client.lost()` returns when the link has ended; then start another process and `await
+    client.reattach(sock)`.
+
+    `on_usage` and `on_audit` are awaited for one record at a time, in order; a record whose callback raises a
+    CorralError is offered again until it is taken. A usage record may come twice if the engine dies between
+    taking it and the acknowledgement.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        on_usage: Callable[[Usage], Awaitable[None]],
+        on_audit: Callable[[link.AuditRecord], Awaitable[None]],
+    ) -> None:
+        self._first_sock: socket.socket | None = sock
+        self._on_usage = on_usage
+        self._on_audit = on_audit
+        self._seq = itertools.count(1)
+        self._kept: dict[SandboxId, _Kept] = {}
+        self._secrets = link.SetSecrets(0, ())
+        self._prices = link.SetPrices(0, ())
+        self._config = link.SetConfig(0, ())
+        self._channel: Channel | None = None
+        self._ready = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._calls: dict[int, asyncio.Future[None]] = {}
+        self._records: asyncio.Queue[tuple[Channel, link.UsageRecord | link.AuditRecord]] = asyncio.Queue()
+        self._tasks = asyncio.TaskGroup()
+        self._paused = False
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._deliverer = self._tasks.create_task(self._deliver(), name="gateway records")
+        try:
+            sock, self._first_sock = self._first_sock, None
+            if sock is not None:
+                await self.reattach(sock)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the link, which ends the gateway process; records that have arrived are still delivered."""
+        self._closing = True
+        if self._channel is not None:
+            self._channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_RECORDS):
+                await self._records.join()
+        self._deliverer.cancel()
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
+        await self._tasks.__aexit__(kind, value, trace)
+
+    async def lost(self) -> None:
+        """Return when the link to the current process has ended and all that it sent has been read."""
+        await self._lost.wait()
+
+    async def reattach(self, sock: socket.socket) -> None:
+        """Use a new gateway process: wait until it is ready, then tell it all that is kept. Raises
+        UpstreamFailed if it does not come up.
+        """
+        await self._drain()
+        self._ready.clear()
+        self._lost.clear()
+        channel = self._channel = Channel(
+            sock,
+            limit=link.MAX_GATEWAY_FRAME,
+            accept_fds=False,
+            on_message=lambda message, _fds: self._take(channel, message),
+            on_closed=lambda error: self._ended(channel, error),
+        )
+        try:
+            await self._restore(channel)
+        except _LinkLostError:
+            raise UpstreamFailed(
+                "the gateway process ended while it was starting", "see `corral daemon logs`"
+            ) from None
+
+    async def _drain(self) -> None:
+        """Read what a process that is dead has sent, then close the link to it; one that lives is cut off."""
+        if self._channel is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_RECORDS):
+                await self._lost.wait()
+        self._channel.close()
+
+    async def _restore(self, channel: Channel) -> None:
+        await self._wait_ready(READY_TIMEOUT)
+        for message in (self._config, self._secrets, self._prices):
+            await self._call(channel, message)
+        for kept in list(self._kept.values()):
+            await self._serve(kept, channel)
+
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
+        """Serve a sandbox on these sockets, of which duplicates are kept. See `ports.Gateway`."""
+        if len(listeners) > link.MAX_LISTENERS:
+            raise InvalidInput(
+                f"{len(listeners)} listening sockets are too many",
+                f"let the policy's rules name at most {link.MAX_LISTENERS - 4} different ports",
+            )
+        own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)
+        kept = _Kept(attachment, own)
+        if (former := self._kept.pop(attachment.sandbox, None)) is not None:
+            former.close()
+        self._kept[attachment.sandbox] = kept
+        try:
+            await self._until_served(kept)
+        except BaseException:
+            if self._kept.get(attachment.sandbox) is kept:
+                del self._kept[attachment.sandbox]
+                kept.close()
+            raise
+
+    async def detach(self, sandbox: SandboxId) -> None:
+        """Stop serving a sandbox. Idempotent; a gateway that is down serves nobody."""
+        if (kept := self._kept.pop(sandbox, None)) is not None:
+            kept.close()
+        await self._tell(link.Detach(0, sandbox))
+
+    async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
+        """Replace all secrets; a gateway that is down gets them when it is back."""
+        specs = tuple(link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value) for s in secrets)
+        self._secrets = link.SetSecrets(0, specs)
+        await self._tell(self._secrets)
+
+    async def set_prices(self, prices: Sequence[ModelPrice]) -> None:
+        """Replace all operator's prices; a gateway that is down gets them when it is back."""
+        specs = tuple(
+            link.PriceSpec(p.secret, p.model, p.input, p.output, p.cache_read, p.cache_write) for p in prices
+        )
+        self._prices = link.SetPrices(0, specs)
+        await self._tell(self._prices)
+
+    async def set_config(self, *, networks: Sequence[str] = ()) -> None:
+        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to."""
+        self._config = link.SetConfig(0, tuple(networks))
+        await self._tell(self._config)
+
+    async def ping(self) -> None:
+        """Return if the gateway answers. Raises UpstreamFailed."""
+        try:
+            if self._channel is None or not self._ready.is_set():
+                raise _LinkLostError
+            await self._call(self._channel, link.Ping(0))
+        except _LinkLostError:
+            raise UpstreamFailed("the gateway is down", "it is restarted by the daemon; try again") from None
+
+    async def _until_served(self, kept: _Kept) -> None:
+        """Return when the current gateway serves it, across restarts meanwhile."""
+        while True:
+            await self._wait_ready(CALL_TIMEOUT)
+            channel = self._channel
+            if channel is None or kept.served_by is channel:
+                return
+            try:
+                await self._serve(kept, channel)
+            except _LinkLostError:
+                continue
+            return
+
+    async def _serve(self, kept: _Kept, channel: Channel) -> None:
+        if kept.served_by is channel:
+            return
+        fds = [listener.sock.fileno() for listener in kept.listeners]
+        if self._kept.get(kept.attachment.sandbox) is not kept:
+            return
+        await self._call(channel, kept.message(0), fds)
+        kept.served_by = channel
+
+    async def _wait_ready(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            raise UpstreamFailed("the gateway is down", "see `corral daemon logs`, then try again") from None
+        if self._closing:
+            raise UpstreamFailed("the gateway is shutting down", "start the daemon again")
+
+    async def _tell(self, message: link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig) -> None:
+        """Say what a later gateway will be told anyway."""
+        if self._channel is None or not self._ready.is_set():
+            return
+        try:
+            await self._call(self._channel, message)
+        except _LinkLostError:
+            return
+
+    async def _call(
+        self,
+        channel: Channel,
+        message: link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping,
+        fds: Sequence[int] = (),
+    ) -> None:
+        """Send and wait for the answer. Raises what the gateway answers, or _LinkLostError."""
+        if channel.closed:
+            raise _LinkLostError
+        seq = next(self._seq)
+        answer = self._calls[seq] = asyncio.get_running_loop().create_future()
+        try:
+            channel.send(replace(message, seq=seq), fds)
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await answer
+        except TimeoutError:
+            raise UpstreamFailed("the gateway does not answer", "see `corral daemon logs`") from None
+        finally:
+            del self._calls[seq]
+
+    def _take(self, channel: Channel, message: link.Message) -> None:
+        match message:
+            case link.Ready(version=link.VERSION):
+                self._ready.set()
+            case link.Done(seq=seq) if (answer := self._calls.get(seq)) is not None:
+                if not answer.done():
+                    answer.set_result(None)
+            case link.Failed(seq=seq) if (answer := self._calls.get(seq)) is not None:
+                if not answer.done():
+                    answer.set_exception(_error_of(message))
+            case link.UsageRecord() | link.AuditRecord():
+                self._records.put_nowait((channel, message))
+                if self._records.qsize() >= _MAX_WAITING and not self._paused:
+                    self._paused = True
+                    channel.pause()
+            case _:
+                raise InvalidInput(
+                    f"the gateway sent an unexpected {type(message).__name__}", "restart the daemon"
+                )
+
+    def _ended(self, channel: Channel, error: CorralError | None) -> None:
+        if error is not None:
+            _log.error("the gateway's link was cut: %s", error)
+        if channel is not self._channel:
+            return
+        self._ready.clear()
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(_LinkLostError())
+        self._lost.set()
+
+    async def _deliver(self) -> None:
+        while True:
+            channel, record = await self._records.get()
+            try:
+                await self._deliver_one(record)
+                if isinstance(record, link.UsageRecord):
+                    channel.send(link.UsageAck(record.number))
+            finally:
+                self._records.task_done()
+            if self._paused and self._records.qsize() < _MAX_WAITING // 2:
+                self._paused = False
+                channel.resume()
+
+    async def _deliver_one(self, record: link.UsageRecord | link.AuditRecord) -> None:
+        while True:
+            try:
+                if isinstance(record, link.UsageRecord):
+                    await self._on_usage(record.usage)
+                else:
+                    await self._on_audit(record)
+            except CorralError as error:
+                _log.error("a record of the gateway was not taken, trying again: %s", error)
+                await asyncio.sleep(_RETRY_DELAY)
+            else:
+                return
+
+
+def _error_of(failed: link.Failed) -> CorralError:
+    return all_errors().get(failed.code, InternalError)(failed.message, failed.hint)
