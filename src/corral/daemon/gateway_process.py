@@ -49,7 +49,7 @@ class GatewayProcess:
             await asyncio.sleep(wait)
 
     async def _run_once(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         errors = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             # It starts as root, since the program's files may lie where only root can read, and drops its uid before

@@ -1,0 +1,29 @@
+"""Whose request it is: the unix socket's permissions, or an API key."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+
+from corral.engine.ports import Store
+from corral.errors import Unauthenticated
+from corral.model.ids import DEFAULT_TENANT, TenantId
+
+MAX_KEY = 256
+
+
+def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
+    """A function that names a request's tenant. Over the unix socket, which only root and its group can open, that is
+    the default tenant; over TCP a valid API key is required, whatever the request says of itself."""
+
+    async def authenticate(request: Request) -> TenantId:
+        if request.scope.get("server") is None:
+            return DEFAULT_TENANT
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not 0 < len(key) <= MAX_KEY:
+            raise Unauthenticated("this API needs a key")
+        tenant = await store.tenant_of_key(key)
+        if tenant is None:
+            raise Unauthenticated("the API key is not valid", "make one on the host: `corral key create`")
+        return tenant
+
+    return authenticate

@@ -1,0 +1,27 @@
+"""What the gateway refused: remembered per sandbox for its owner, and kept in the audit log."""
+
+from collections import defaultdict, deque
+from typing import Any
+
+from corral.engine.ports import Store
+from corral.model.ids import SandboxId, TenantId
+
+REMEMBERED = 200
+
+
+class Denials:
+    """The last refusals of each sandbox."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent: dict[str, deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+
+    async def record(self, tenant: TenantId, sandbox: SandboxId, kind: str, detail: dict[str, str]) -> None:
+        """Take a decision of the gateway."""
+        if detail.get("decision") == "denied":
+            self._recent[sandbox].append({"kind": kind, **detail})
+        await self._store.audit(tenant, sandbox, kind, detail)
+
+    def recent(self, sandbox: str) -> list[dict[str, Any]]:
+        """A sandbox's last refusals, newest last."""
+        return list(self._recent.get(sandbox, ()))

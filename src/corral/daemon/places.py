@@ -1,0 +1,75 @@
+"""The directories of one installation."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from corral.model.places import RUN_ROOT, data_dir, instance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`data` survives reboots, `run` does not and is short, so that sockets' paths fit."""
+
+    data: Path
+    run: Path
+    instance: str
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """From CORRAL_DATA_DIR or its default; creates nothing."""
+        data = data_dir(os.environ)
+        instance = instance_of(data)
+        return cls(data, RUN_ROOT / instance, instance)
+
+    def create(self) -> None:
+        """Make the directories. They are root's, and passable, since sandboxes' roots lie below them."""
+        for directory in (self.data, RUN_ROOT, self.run, self.logs, self.trust.parent):
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o711)
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the daemon's logs."""
+        return self.data / "logs"
+
+    @property
+    def log(self) -> Path:
+        """The engine's log."""
+        return self.logs / "engine.log"
+
+    @property
+    def gateway_log(self) -> Path:
+        """The gateway's log."""
+        return self.logs / "gateway.log"
+
+    @property
+    def trust(self) -> Path:
+        """The CA bundle that sandboxes get."""
+        return self.data / "trust" / "ca.pem"
+
+    @property
+    def socket(self) -> Path:
+        """The API's unix socket."""
+        return self.run / "api.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one daemon of this data directory."""
+        return self.data / "daemon.lock"
+
+    @property
+    def config(self) -> Path:
+        """The operator's settings."""
+        return self.data / "config.json"
+
+    @property
+    def database_url(self) -> str:
+        """The SQLite database."""
+        return f"sqlite:///{self.data / 'corral.db'}"
+
+    @property
+    def key_file(self) -> Path:
+        """The key under which secrets are encrypted."""
+        return self.data / "key"

@@ -1,0 +1,162 @@
+"""The only place where concrete classes are made and joined."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import FastAPI
+
+from corral.agents.service import AgentService
+from corral.api.app import create_app
+from corral.daemon import doctor
+from corral.daemon.authentication import authenticator
+from corral.daemon.clock import SystemClock
+from corral.daemon.config import ConfigFile
+from corral.daemon.denials import Denials
+from corral.daemon.gateway_process import GatewayProcess
+from corral.daemon.places import Places
+from corral.daemon.trust import write_bundle
+from corral.drivers.oci import OciDriver
+from corral.engine.engine import Engine
+from corral.engine.events import Events
+from corral.engine.plan import CreateRequest
+from corral.engine.processes import Processes
+from corral.engine.registry import Registry
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.templates import Templates
+from corral.engine.vault import Prices, Secrets
+from corral.gateway.client import GatewayClient
+from corral.host.tasks import TaskOwner
+from corral.model.ids import DEFAULT_TENANT, TenantId
+from corral.model.sandbox import Sandbox
+from corral.model.secrets import Secret
+from corral.network.networks import Networks
+from corral.rootfs.layers import LayerStore
+from corral.rootfs.store import RootStore
+from corral.store.store import SqlStore
+from corral.work.service import RepositoryService
+
+log = logging.getLogger(__name__)
+
+SPARE_NETWORKS = 4
+
+
+class Daemon:
+    """A complete engine over this host, from `open` until its block is left."""
+
+    def __init__(self, engine: Engine, store: SqlStore, config: ConfigFile) -> None:
+        self.engine = engine
+        self.config = config
+        self._store = store
+
+    def app(self, names: Collection[str]) -> FastAPI:
+        """The API; `names` are the host names under which it may be called over TCP."""
+        return create_app(self.engine, authenticate=authenticator(self._store), names=names)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, places: Places) -> "AsyncIterator[Daemon]":
+        """Everything started and recovered. Leaving lets go of sandboxes, which go on."""
+        async with AsyncExitStack() as stack:
+            yield await _build(cls, places, stack)
+
+
+async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Daemon:
+    clock = SystemClock()
+    config = ConfigFile(places.config)
+    trust = write_bundle(places.trust)
+    store = await SqlStore.open(places.database_url, places.key_file)
+    stack.push_async_callback(store.close)
+    root_store = RootStore(places.data)
+    root_store.open()
+    tenant = await store.tenant(DEFAULT_TENANT)
+    uid_bases = {tenant.id: tenant.uid_base}
+    networks = Networks(places.run, SPARE_NETWORKS)
+    driver = OciDriver(
+        data_dir=places.data,
+        run_dir=places.run,
+        instance=places.instance,
+        store=root_store,
+        networks=networks,
+        uid_base=uid_bases.__getitem__,
+        ca_bundle=trust,
+    )
+    denials = Denials(store)
+    client = GatewayClient(on_usage=store.add_usage, on_audit=denials.record)
+    tasks = await stack.enter_async_context(TaskOwner())
+    events = Events()
+    registry = Registry(store, events, clock)
+    secrets = Secrets(store, client, clock)
+    layers = LayerStore(root_store)
+
+    agents = AgentService(
+        store=store,
+        secrets=secrets,
+        driver=driver,
+        sandboxes=lambda: sandboxes,
+        processes=lambda: processes,
+        npm_registry=lambda: config.value.npm_registry,
+    )
+    templates = Templates(store, layers, clock, agents.build_layer)
+    processes = Processes(
+        driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
+    )
+    stack.callback(processes.detach)
+    repos = RepositoryService(sandboxes=lambda: sandboxes, processes=processes)
+
+    async def provision(sandbox: Sandbox, request: CreateRequest) -> None:
+        await agents.configure(sandbox)
+        if request.repo is not None:
+            await repos.bring_in(sandbox, request.repo, request.branch, request.progress)
+
+    sandboxes = Sandboxes(
+        store=store,
+        driver=driver,
+        gateway=client,
+        templates=templates,
+        registry=registry,
+        events=events,
+        clock=clock,
+        networks=lambda: config.value.networks,
+        tasks=tasks,
+        on_running=processes.open,
+        on_down=processes.close,
+        provision=provision,
+        granted=agents.granted,
+    )
+
+    gateway = GatewayProcess(client, places.instance, places.gateway_log)
+    tasks.start(gateway.supervise(), name="gateway")
+    await gateway.started.wait()
+    await secrets.publish()
+    await sandboxes.recover()
+    tasks.start(sandboxes.sweep(), name="ttl")
+
+    async def run_doctor() -> list[dict[str, Any]]:
+        return [asdict(check) for check in await doctor.run_checks(places.data)]
+
+    async def config_set(key: str, value: Any) -> None:
+        config.set(key, value)
+
+    async def new_api_key(tenant: TenantId, label: str) -> Secret:
+        return await store.add_api_key(tenant, label, clock.now())
+
+    engine = Engine(
+        sandboxes=sandboxes,
+        processes=processes,
+        templates=templates,
+        secrets=secrets,
+        prices=Prices(store, client),
+        agents=agents,
+        repos=repos,
+        driver=driver,
+        doctor=run_doctor,
+        recent_denials=denials.recent,
+        config_get=config.get,
+        config_set=config_set,
+        new_api_key=new_api_key,
+    )
+    return cls(engine, store, config)
