@@ -1,0 +1,224 @@
+"""Fakes of the engine's ports: they keep state as the real ones do, and can be told to fail at a step."""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+from corral.engine.ports import (
+    Attachment,
+    DriverStatus,
+    GuestFiles,
+    ImportedImage,
+    Listener,
+    ModelPrice,
+    OpenedSecret,
+    Progress,
+)
+from corral.errors import Conflict, HostError
+from corral.model.ids import LayerDigest, ProcessId, SandboxId
+from corral.model.process import ProcessInfo, Stream
+from corral.model.sandbox import Isolation, SandboxSpec, Stats
+from corral.model.template import Template
+
+_HEADER = struct.Struct("<BBHI")
+_HELLO, _WELCOME, _READY = 1, 65, 66
+
+
+class FakeGuestLink:
+    """A guest that answers hello and starts nothing."""
+
+    def __init__(self) -> None:
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self.saved: dict[ProcessId, ProcessInfo] = {}
+        self.sent: list[bytes] = []
+
+    async def send(self, frame: bytes) -> None:
+        """Take a frame; hello is answered."""
+        self.sent.append(frame)
+        kind, _, _, nonce = _HEADER.unpack_from(frame)
+        if kind == _HELLO:
+            body = struct.pack("<HHI", 1, 0, 0)
+            self._out.put_nowait(
+                _HEADER.pack(_WELCOME, 0, len(body), nonce) + body + _HEADER.pack(_READY, 0, 0, nonce)
+            )
+
+    async def receive(self) -> bytes:
+        """What the guest said."""
+        return await self._out.get()
+
+    def end(self) -> None:
+        """The guest is gone."""
+        self._out.put_nowait(b"")
+
+    def read_spool(self, process: ProcessId, stream: Stream, offset: int, size: int) -> bytes:
+        """Nothing: no process runs."""
+        return b""
+
+    def free_spool(self, process: ProcessId, stream: Stream, upto: int) -> None:
+        """Nothing to free."""
+
+    def remove_spool(self, process: ProcessId) -> None:
+        """Nothing to remove."""
+
+    def save_process(self, info: ProcessInfo) -> None:
+        """Keep it."""
+        self.saved[info.id] = info
+
+    def saved_processes(self) -> list[ProcessInfo]:
+        """What was kept."""
+        return [info for _, info in sorted(self.saved.items())]
+
+    def forget_process(self, process: ProcessId) -> None:
+        """Drop it."""
+        self.saved.pop(process, None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FakeDriver:
+    """Sandboxes that are words in a table. `fail_at` names methods that raise HostError."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.state: dict[SandboxId, DriverStatus] = {}
+        self.links: dict[SandboxId, FakeGuestLink] = {}
+        self.ends: dict[SandboxId, asyncio.Event] = {}
+        self.fail_at: set[str] = set()
+        self.calls: list[str] = []
+
+    def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fail_at:
+            raise HostError(f"{name} was told to fail")
+
+    def runtimes(self) -> dict[Isolation, tuple[str, ...]]:
+        """One."""
+        return {Isolation.CONTAINER: ("fake",)}
+
+    async def prepare(self, spec: SandboxSpec, template: Template) -> None:
+        """Disk and network are there."""
+        self.state.setdefault(spec.id, DriverStatus.STOPPED)
+        self._step("prepare")
+
+    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+        """No sockets."""
+        self._step("listen")
+        return ()
+
+    async def start(self, spec: SandboxSpec, template: Template) -> None:
+        """It runs."""
+        self._step("start")
+        self.state[spec.id] = DriverStatus.RUNNING
+        self.links[spec.id] = FakeGuestLink()
+        self.ends[spec.id] = asyncio.Event()
+
+    async def status(self, sandbox: SandboxId) -> DriverStatus:
+        """What the table says."""
+        return self.state.get(sandbox, DriverStatus.ABSENT)
+
+    async def wait(self, sandbox: SandboxId) -> str:
+        """Until `end` is called."""
+        await self.ends[sandbox].wait()
+        return ""
+
+    def end(self, sandbox: SandboxId) -> None:
+        """Its first process ends by itself."""
+        self.state[sandbox] = DriverStatus.STOPPED
+        self.ends[sandbox].set()
+
+    async def stop(self, sandbox: SandboxId, grace: float) -> None:
+        """Only the disk is left."""
+        self._step("stop")
+        if sandbox in self.state:
+            self.state[sandbox] = DriverStatus.STOPPED
+
+    async def pause(self, sandbox: SandboxId) -> None:
+        """Frozen."""
+        self._step("pause")
+        self.state[sandbox] = DriverStatus.PAUSED
+
+    async def resume(self, sandbox: SandboxId) -> None:
+        """Thawed."""
+        self._step("resume")
+        self.state[sandbox] = DriverStatus.RUNNING
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        """Nothing is left."""
+        self._step("remove")
+        self.state.pop(sandbox, None)
+
+    async def known(self) -> set[SandboxId]:
+        """All in the table."""
+        return set(self.state)
+
+    async def stats(self, sandbox: SandboxId) -> Stats:
+        """Zeros."""
+        return Stats()
+
+    async def guest(self, sandbox: SandboxId) -> FakeGuestLink:
+        """The link of a running one."""
+        self._step("guest")
+        if self.state.get(sandbox) is not DriverStatus.RUNNING:
+            raise Conflict("it does not run")
+        return self.links.setdefault(sandbox, FakeGuestLink())
+
+    def files(self, spec: SandboxSpec) -> GuestFiles:
+        """It has none."""
+        raise Conflict("a fake sandbox has no files")
+
+    async def commit(self, sandbox: SandboxId) -> LayerDigest:
+        """A digest made of its id."""
+        self._step("commit")
+        return LayerDigest("sha256:" + (sandbox * 4)[:64])
+
+
+class FakeGateway:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.attached: dict[SandboxId, Attachment] = {}
+        self.secrets: list[OpenedSecret] = []
+        self.prices: list[ModelPrice] = []
+        self.fail_at: set[str] = set()
+
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
+        """Serve it."""
+        if "attach" in self.fail_at:
+            raise HostError("attach was told to fail")
+        self.attached[attachment.sandbox] = attachment
+
+    async def detach(self, sandbox: SandboxId) -> None:
+        """Serve it no more."""
+        self.attached.pop(sandbox, None)
+
+    async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
+        """Replace all."""
+        self.secrets = list(secrets)
+
+    async def set_prices(self, prices: Sequence[ModelPrice]) -> None:
+        """Replace all."""
+        self.prices = list(prices)
+
+
+class FakeLayers:
+    """A store with one base layer."""
+
+    BASE = LayerDigest("sha256:" + "b" * 64)
+
+    async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
+        """The layer."""
+        return (self.BASE,)
+
+    async def image(self, reference: str, progress: Progress) -> ImportedImage:
+        """One layer and no configuration."""
+        return ImportedImage((self.BASE,), {}, "", "", "sha256:" + "d" * 64)
+
+    async def size(self, layer: LayerDigest) -> int:
+        """One byte."""
+        return 1
+
+    async def prune(self, keep: set[LayerDigest]) -> int:
+        """Nothing goes."""
+        return 0

@@ -1,0 +1,269 @@
+"""Lives of sandboxes over fakes: what a failure or a crash leaves, and what recovery makes of it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from corral.engine.events import Events
+from corral.engine.plan import CreateRequest
+from corral.engine.ports import DriverStatus
+from corral.engine.processes import Processes
+from corral.engine.registry import Registry
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.templates import Templates
+from corral.errors import Conflict, CorralError, HostError, NotFound
+from corral.host.tasks import TaskOwner
+from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
+from corral.model.lifecycle import State
+from corral.model.sandbox import Sandbox
+from corral.store.store import SqlStore
+from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers
+
+OTHER = TenantId("other")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.time
+
+
+@dataclass
+class World:
+    store: SqlStore
+    driver: FakeDriver
+    gateway: FakeGateway
+    clock: _Clock
+    tasks: TaskOwner
+    failing_provision: bool = False
+
+    def engine(self) -> Sandboxes:
+        """A new engine over the same world: what a restart of the daemon is."""
+        events = Events()
+        registry = Registry(self.store, events, self.clock)
+
+        async def no_environment(_: Sandbox) -> dict[str, str]:
+            return {}
+
+        async def no_agent(*_: object) -> LayerDigest:
+            raise HostError("no agents here")
+
+        async def provision(*_: object) -> None:
+            if self.failing_provision:
+                raise HostError("provision was told to fail")
+
+        async def granted(*_: object) -> tuple[str, ...]:
+            return ()
+
+        processes = Processes(
+            driver=self.driver,
+            registry=registry,
+            clock=self.clock,
+            tasks=self.tasks,
+            environment=no_environment,
+        )
+        return Sandboxes(
+            store=self.store,
+            driver=self.driver,
+            gateway=self.gateway,
+            templates=Templates(self.store, FakeLayers(), self.clock, no_agent),
+            registry=registry,
+            events=events,
+            clock=self.clock,
+            networks=lambda: (),
+            tasks=self.tasks,
+            on_running=processes.open,
+            on_down=processes.close,
+            provision=provision,
+            granted=granted,
+        )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    store = await SqlStore.open(f"sqlite:///{tmp_path}/db", tmp_path / "key")
+    await store.tenant(DEFAULT_TENANT)
+    async with TaskOwner() as tasks:
+        yield World(store, FakeDriver(), FakeGateway(), _Clock(), tasks)
+    await store.close()
+
+
+async def test_life(world: World) -> None:
+    engine = world.engine()
+    sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    assert sandbox.state is State.RUNNING
+    assert set(world.gateway.attached) == {sandbox.id}
+    assert (await engine.pause(DEFAULT_TENANT, "one")).state is State.PAUSED
+    assert (await engine.resume(DEFAULT_TENANT, "one")).state is State.RUNNING
+    assert (await engine.stop(DEFAULT_TENANT, "one", 0)).state is State.STOPPED
+    assert not world.gateway.attached
+    assert (await engine.start(DEFAULT_TENANT, sandbox.id)).state is State.RUNNING
+    await engine.remove(DEFAULT_TENANT, "one")
+    assert not world.driver.state
+    assert not world.gateway.attached
+    assert await world.store.sandboxes() == []
+
+
+@pytest.mark.parametrize("step", ["prepare", "listen", "start", "guest", "attach", "provision"])
+async def test_a_create_that_fails_leaves_nothing(world: World, step: str) -> None:
+    engine = world.engine()
+    world.driver.fail_at = world.gateway.fail_at = {step}
+    world.failing_provision = step == "provision"
+    with pytest.raises(HostError):
+        await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    assert engine.list(DEFAULT_TENANT) == []
+    assert await world.store.sandboxes() == []
+    assert not world.driver.state
+    assert not world.gateway.attached
+
+
+@pytest.mark.parametrize("step", ["prepare", "listen", "start", "guest", "attach"])
+async def test_a_start_that_fails_leaves_it_stopped(world: World, step: str) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await engine.stop(DEFAULT_TENANT, "one", 0)
+    world.driver.fail_at = world.gateway.fail_at = {step}
+    with pytest.raises(HostError):
+        await engine.start(DEFAULT_TENANT, "one")
+    sandbox = engine.get(DEFAULT_TENANT, "one")
+    assert sandbox.state is State.STOPPED
+    assert world.driver.state == {sandbox.id: DriverStatus.STOPPED}
+    assert not world.gateway.attached
+
+
+@pytest.mark.parametrize("act", ["pause", "resume", "start", "stop"])
+async def test_what_the_table_excludes_changes_nothing(world: World, act: str) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    if act in ("pause", "stop"):
+        await engine.stop(DEFAULT_TENANT, "one", 0)
+    before = engine.get(DEFAULT_TENANT, "one")
+    calls = len(world.driver.calls)
+    with pytest.raises(Conflict):
+        await getattr(engine, act)(DEFAULT_TENANT, "one")
+    assert engine.get(DEFAULT_TENANT, "one") == before
+    assert len(world.driver.calls) == calls
+
+
+async def test_a_taken_name_is_refused_and_the_holder_is_unharmed(world: World) -> None:
+    engine = world.engine()
+    first = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    with pytest.raises(Conflict):
+        await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    assert engine.get(DEFAULT_TENANT, "one").state is State.RUNNING
+    assert set(world.driver.state) == {first.id}
+
+
+async def test_another_tenants_sandbox_does_not_exist(world: World) -> None:
+    engine = world.engine()
+    sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await world.store.tenant(OTHER)
+    assert (await engine.create(OTHER, CreateRequest(name="one"))).id != sandbox.id
+    for ref in (sandbox.id, "two"):
+        with pytest.raises(NotFound):
+            await engine.remove(OTHER, ref)
+
+
+async def test_a_sandbox_whose_first_process_ends_is_stopped(world: World) -> None:
+    engine = world.engine()
+    sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    events = engine.events(DEFAULT_TENANT, after=0)
+    world.driver.end(sandbox.id)
+    async for event in events:
+        if event.state == State.STOPPED:
+            break
+    assert engine.get(DEFAULT_TENANT, "one").state is State.STOPPED
+    assert not world.gateway.attached
+
+
+async def test_the_end_of_its_time_removes_a_sandbox(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one", ttl=60))
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="two"))
+    world.clock.time += timedelta(seconds=61)
+    events = engine.events(DEFAULT_TENANT)
+    world.tasks.start(engine.sweep(), name="sweep")
+    async for event in events:
+        if event.state == State.GONE:
+            break
+    assert [s.spec.name for s in engine.list(DEFAULT_TENANT)] == ["two"]
+
+
+class TestRecovery:
+    """A new engine over the store and the driver that a killed one left."""
+
+    async def prepare(self, world: World, state: State, actual: DriverStatus | None) -> Sandbox:
+        engine = world.engine()
+        sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+        await world.store.set_state(sandbox.with_state(state, world.clock.now()))
+        world.gateway.attached.clear()
+        if actual is None:
+            world.driver.state.pop(sandbox.id)
+        else:
+            world.driver.state[sandbox.id] = actual
+        return sandbox
+
+    @pytest.mark.parametrize("actual", [None, *(s for s in DriverStatus if s is not DriverStatus.ABSENT)])
+    @pytest.mark.parametrize("state", [State.CREATING, State.REMOVING])
+    async def test_cut_creates_are_undone_and_cut_removes_finished(
+        self, world: World, state: State, actual: DriverStatus | None
+    ) -> None:
+        await self.prepare(world, state, actual)
+        engine = world.engine()
+        await engine.recover()
+        assert engine.list(DEFAULT_TENANT) == []
+        assert not world.driver.state
+        assert await world.store.sandboxes() == []
+
+    @pytest.mark.parametrize(
+        ("state", "actual", "expected"),
+        [
+            (State.RUNNING, DriverStatus.RUNNING, State.RUNNING),
+            (State.RUNNING, DriverStatus.PAUSED, State.PAUSED),
+            (State.PAUSED, DriverStatus.RUNNING, State.RUNNING),
+            (State.RUNNING, DriverStatus.STOPPED, State.STOPPED),
+            (State.RUNNING, None, State.STOPPED),
+            (State.PAUSED, DriverStatus.STOPPED, State.STOPPED),
+            (State.STARTING, DriverStatus.RUNNING, State.STOPPED),
+            (State.STOPPED, DriverStatus.RUNNING, State.STOPPED),
+        ],
+    )
+    async def test_what_the_kernel_shows_decides(
+        self, world: World, state: State, actual: DriverStatus | None, expected: State
+    ) -> None:
+        sandbox = await self.prepare(world, state, actual)
+        engine = world.engine()
+        await engine.recover()
+        assert engine.get(DEFAULT_TENANT, "one").state is expected
+        attached = expected in (State.RUNNING, State.PAUSED)
+        assert (sandbox.id in world.gateway.attached) == attached
+
+    async def test_what_no_sandbox_owns_is_removed(self, world: World) -> None:
+        sandbox = await self.prepare(world, State.RUNNING, DriverStatus.RUNNING)
+        await world.store.remove_sandbox(sandbox.id)
+        await world.engine().recover()
+        assert not world.driver.state
+
+    async def test_one_that_cannot_be_recovered_does_not_stop_the_others(self, world: World) -> None:
+        engine = world.engine()
+        await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+        world.driver.fail_at = {"listen"}
+        again = world.engine()
+        await again.recover()
+        assert len(again.list(DEFAULT_TENANT)) == 1
+
+
+async def test_checkpoint_thaws_whatever_happens(world: World) -> None:
+    engine = world.engine()
+    sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    template = await engine.checkpoint(DEFAULT_TENANT, "one", "mark")
+    assert template.layers[:-1] == (FakeLayers.BASE,)
+    world.driver.fail_at = {"commit"}
+    with pytest.raises(CorralError):
+        await engine.checkpoint(DEFAULT_TENANT, "one", "mark2")
+    assert world.driver.state[sandbox.id] is DriverStatus.RUNNING
