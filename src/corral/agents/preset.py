@@ -1,7 +1,7 @@
 """What an agent preset is, and how its templates are filled.
 
-A preset is data. Texts in it hold the placeholders `$base_url`, `$token` and `$home` (a literal dollar is `$$`), in
-commands also `$prompt` and `$model`.
+A preset is data. Texts in it hold the placeholders `$base_url`, `$token`, `$home` and `$workdir` (a literal dollar is
+`$$`), in commands `$prompt`, `$model` and `$provider`.
 """
 
 import json
@@ -14,6 +14,7 @@ from corral.errors import InvalidInput
 from corral.model.secrets import Provider
 
 HOME = "/home/user"
+_CACHE = "/var/tmp/corral-npm-cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class AgentPreset:
     that it installs; `node` the least major version of Node that it needs, 0 where it ships a program of its own.
     `surplus` are paths below the package that are not needed once it is installed.
     `providers` are in order of preference. `files` maps paths below the home to content: text, or a mapping, written
-    as JSON. `run` and `shell` are the headless and the interactive command; `pick` is put before their last words to
+    as JSON. `run` and `chat` are the headless and the interactive command; `pick` is put before their last words to
     choose a model. `session_dir` holds the agent's conversations, below the home.
     """
 
@@ -66,7 +67,7 @@ class AgentPreset:
     node: int
     providers: Mapping[Provider, ProviderSetup]
     run: tuple[str, ...]
-    shell: tuple[str, ...]
+    chat: tuple[str, ...]
     pick: tuple[str, ...]
     session_dir: str
     env: Mapping[str, str] = field(default_factory=dict)
@@ -75,22 +76,16 @@ class AgentPreset:
 
     def install_commands(self) -> tuple[tuple[str, ...], ...]:
         """Commands that install it, to be run in order as root in a sandbox that reaches the npm registry."""
-        install = (
-            "npm",
-            "install",
-            "--global",
-            "--no-audit",
-            "--no-fund",
-            "--no-update-notifier",
-            "--loglevel=error",
+        # npm 12 runs a package's install script only where it is named. The cache is one of our own, so that removing
+        # it takes nothing else along.
+        options = ("--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", f"--cache={_CACHE}")
+        install = ("npm", "install", "--global", *options, f"--allow-scripts={self.package}")
+        paths = [f'"$(npm root --global)"/{self.package}/{path}' for path in self.surplus]
+        return (
+            (*install, f"{self.package}@{self.version}"),
+            ("sh", "-c", " ".join(["rm -rf", _CACHE, *paths])),
+            (self.command, "--version"),
         )
-        # npm 12 runs a package's install script only where it is named.
-        scripts = f"--allow-scripts={self.package}"
-        steps: list[tuple[str, ...]] = [(*install, scripts, f"{self.package}@{self.version}")]
-        if self.surplus:
-            paths = " ".join(f'"$(npm root --global)"/{self.package}/{path}' for path in self.surplus)
-            steps.append(("sh", "-c", f"rm -rf {paths}"))
-        return (*steps, ("rm", "-rf", "/root/.npm"), (self.command, "--version"))
 
     def setup(self, provider: Provider) -> ProviderSetup:
         """What it needs for `provider`. Raises InvalidInput if it cannot use it."""
@@ -104,14 +99,16 @@ class AgentPreset:
     def environment(self, connection: Connection, home: str = HOME) -> dict[str, str]:
         """Environment variables for its processes."""
         env = {**self.env, **self.setup(connection.provider).env}
-        values = _values(connection, home)
+        values = {"base_url": connection.base_url.rstrip("/"), "token": connection.token, "home": home}
         return {name: fill(text, values) for name, text in env.items()}
 
-    def home_files(self, connection: Connection, home: str = HOME) -> list[HomeFile]:
-        """Files to write, owned by the sandbox's user, before its first start. None holds the token."""
+    def home_files(self, connection: Connection, home: str = HOME, workdir: str = HOME) -> list[HomeFile]:
+        """Files to write, owned by the sandbox's user, before its first start. None holds the token.
+
+        `workdir` is the directory (a repository's top) that it will work in, and is told to trust.
+        """
         merged = _merge(self.files, self.setup(connection.provider).files)
-        values = _values(connection, home)
-        del values["token"]
+        values = {"base_url": connection.base_url.rstrip("/"), "home": home, "workdir": workdir}
         return [HomeFile(f"{home}/{path}", _content(data, values)) for path, data in sorted(merged.items())]
 
     def headless(
@@ -125,7 +122,7 @@ class AgentPreset:
 
     def interactive(self, model: str | None = None, provider: Provider | None = None) -> tuple[str, ...]:
         """The command that talks with a person on a terminal."""
-        return self._command(self.shell, "", model, provider)
+        return self._command(self.chat, "", model, provider)
 
     def _command(
         self, words: tuple[str, ...], prompt: str, model: str | None, provider: Provider | None
@@ -142,10 +139,6 @@ def _with_model(words: tuple[str, ...], pick: tuple[str, ...]) -> Iterator[str]:
     yield from words[:at]
     yield from pick
     yield from words[at:]
-
-
-def _values(connection: Connection, home: str) -> dict[str, str]:
-    return {"base_url": connection.base_url.rstrip("/"), "token": connection.token, "home": home}
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -31,17 +31,18 @@ _CLAUDE = AgentPreset(
         "DISABLE_ERROR_REPORTING": "1",
         "DISABLE_FEEDBACK_COMMAND": "1",
         "CLAUDE_CODE_DISABLE_FEEDBACK_SURVEY": "1",
-        # Without it the program refuses to run unattended as root.
+        "CLAUDE_CODE_DISABLE_OFFICIAL_MARKETPLACE_AUTOINSTALL": "1",
+        # Without these two it refuses to run unattended as root, and asks whether the directory is trusted.
         "IS_SANDBOX": "1",
+        "CLAUDE_CODE_SANDBOXED": "1",
     },
     files={
         ".claude.json": {
             "hasCompletedOnboarding": True,
             "bypassPermissionsModeAccepted": True,
             "autoUpdates": False,
-            "officialMarketplaceAutoInstallAttempted": True,
-            # Trust holds for all below a directory.
-            "projects": {"/": {"hasTrustDialogAccepted": True}, "$home": {"hasTrustDialogAccepted": True}},
+            "hasSeenAutoDefaultNudge": True,
+            "hasSeenAutoDefaultNotice": True,
         },
         ".claude/settings.json": {
             "permissions": {"defaultMode": "bypassPermissions"},
@@ -52,11 +53,13 @@ _CLAUDE = AgentPreset(
         },
     },
     run=("claude", "--print", "--dangerously-skip-permissions", "--", "$prompt"),
-    shell=("claude", "--dangerously-skip-permissions"),
+    chat=("claude", "--dangerously-skip-permissions"),
     pick=("--model", "$model"),
     session_dir=".claude/projects",
 )
 
+# The background daemon copies the whole program into the home and outlives the terminal; plugins and apps are looked
+# for at hosts that a sandbox does not reach.
 _CODEX_CONFIG = """\
 model_provider = "corral"
 approval_policy = "never"
@@ -76,7 +79,19 @@ enabled = false
 [feedback]
 enabled = false
 
-[projects."$home"]
+[features]
+daemon_auto_start = false
+plugins = false
+remote_plugin = false
+apps = false
+
+[tui]
+show_tooltips = false
+
+[notice]
+hide_full_access_warning = true
+
+[projects."$workdir"]
 trust_level = "trusted"
 """
 
@@ -99,7 +114,7 @@ _CODEX = AgentPreset(
         "--",
         "$prompt",
     ),
-    shell=("codex", "--dangerously-bypass-approvals-and-sandbox"),
+    chat=("codex", "--dangerously-bypass-approvals-and-sandbox"),
     pick=("--model", "$model"),
     session_dir=".codex/sessions",
 )
@@ -144,7 +159,7 @@ _OPENCODE = AgentPreset(
         },
     },
     run=("opencode", "run", "--auto", "--", "$prompt"),
-    shell=("opencode",),
+    chat=("opencode",),
     pick=("--model", "$provider/$model"),
     session_dir=".local/share/opencode",
     surplus=("node_modules",),
@@ -191,7 +206,7 @@ _PI = AgentPreset(
         },
     },
     run=("pi", "--print", "--", "$prompt"),
-    shell=("pi",),
+    chat=("pi",),
     pick=("--model", "$provider/$model"),
     session_dir=".pi/agent/sessions",
 )

@@ -133,13 +133,16 @@ class AgentService:
         result = await self._processes().run(tenant, ref, check)
         if result.info.exit is None or result.info.exit.code != 0:
             raise Conflict(
-                "no agent's terminal is open in this sandbox", "start one: `corral run AGENT`, without a prompt"
+                "no agent's terminal is open in this sandbox",
+                "start one: `corral run AGENT`, without a prompt",
             )
         return ("tmux", "-u", "attach-session", "-t", TERMINAL)
 
     # -- installing -------------------------------------------------------------------------------------------------
 
-    async def build_layer(self, tenant: TenantId, agent: str, base: Template, progress: Progress) -> LayerDigest:
+    async def build_layer(
+        self, tenant: TenantId, agent: str, base: Template, progress: Progress
+    ) -> LayerDigest:
         """Install an agent in a sandbox of `base`, through the gateway; what that added, as a layer."""
         preset = find_preset(agent)
         sandboxes = self._sandboxes()
@@ -186,7 +189,9 @@ def _first_usable(preset: AgentPreset, secrets: list[SecretInfo]) -> SecretInfo 
 
 def _connection(preset: AgentPreset, secrets: list[SecretInfo], token: str) -> Connection | None:
     chosen = _first_usable(preset, secrets)
-    return None if chosen is None else Connection(chosen.name, chosen.provider, service_url(chosen.name), token)
+    return (
+        None if chosen is None else Connection(chosen.name, chosen.provider, service_url(chosen.name), token)
+    )
 
 
 async def _registry_of_npm(shell: Shell) -> str:
