@@ -1,0 +1,50 @@
+"""Which layer a recipe, or a layer of an OCI image on top of others, became: so that nothing is made twice."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from corral.errors import InvalidInput
+from corral.model.ids import LayerDigest
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class LayerIndex:
+    """One small file per key in `directory`. A key is 64 hexadecimal digits: the hash of what a layer is made from.
+
+    An entry may name a layer that was removed since; ask the store.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, key: str) -> LayerDigest | None:
+        """The layer that `key` became, if known."""
+        try:
+            text = self._path(key).read_text("ascii").strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        return LayerDigest(text) if _DIGEST.fullmatch(text) else None
+
+    def put(self, key: str, layer: LayerDigest) -> None:
+        """Remember it; replaces a former entry at once."""
+        path = self._path(key)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=self._directory)
+        try:
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(f"{layer}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise InvalidInput(f"{key[:80]!r} is not a key of a layer")
+        return self._directory / key

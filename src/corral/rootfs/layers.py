@@ -1,0 +1,73 @@
+"""The port `Layers`: the store of layers, and the ways to fill it."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from corral.engine.ports import ImportedImage, Progress
+from corral.model.ids import LayerDigest
+from corral.rootfs.base import build_base, known_base
+from corral.rootfs.images import import_image
+from corral.rootfs.index import LayerIndex
+from corral.rootfs.store import RootStore
+
+
+class LayerStore:
+    """Implements `corral.engine.ports.Layers` over a store that is open.
+
+    `data_dir` is the daemon's; `index/` in it remembers what layers were made from, `scratch/` holds downloads.
+    """
+
+    def __init__(self, store: RootStore, data_dir: Path) -> None:
+        self._store = store
+        self._index = LayerIndex(data_dir / "index")
+        self._scratch = data_dir / "scratch"
+        self._making = asyncio.Lock()
+        self._base: tuple[LayerDigest, ...] | None = None
+        # Made, but perhaps not yet in any row: a prune must not take them away from who has just asked for them.
+        self._fresh: set[LayerDigest] = set()
+
+    async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
+        """Layers of the `base` image of this version of Corral, built where they are missing."""
+        base = self._known_base()
+        if base is None:
+            async with self._making:
+                base = self._known_base() or await build_base(self._store, self._index, progress)
+        self._base = base
+        self._fresh.update(base)
+        return base
+
+    async def image(self, reference: str, progress: Progress) -> ImportedImage:
+        """Layers and configuration of an OCI image pulled from a registry."""
+        async with self._making:
+            await asyncio.to_thread(self._make_scratch)
+            image = await import_image(self._store, self._index, self._scratch, reference, progress)
+            self._fresh.update(image.layers)
+            return image
+
+    async def size(self, layer: LayerDigest) -> int:
+        """Bytes of a layer."""
+        return await asyncio.to_thread(self._store.layer_size, layer)
+
+    async def prune(self, keep: set[LayerDigest]) -> int:
+        """Remove layers that are not in `keep`; bytes freed."""
+        async with self._making:
+            self._fresh -= keep
+            return await asyncio.to_thread(self._prune, keep | self._fresh)
+
+    def _known_base(self) -> tuple[LayerDigest, ...] | None:
+        if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):
+            self._base = known_base(self._store, self._index)
+        return self._base
+
+    def _prune(self, keep: set[LayerDigest]) -> int:
+        freed = 0
+        for layer in self._store.layers() - keep:
+            freed += self._store.layer_size(layer)
+            self._store.remove_layer(layer)
+        return freed
+
+    def _make_scratch(self) -> None:
+        """An empty directory for downloads: one daemon owns it, and uses it for one image at a time."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)

@@ -1,0 +1,345 @@
+"""Unpacks one layer of an OCI image over the layers below it. Run as a program of its own: `python -m`.
+
+The archive is hostile. The program makes itself a mount namespace, mounts the lower layers with the new one on top
+(overlayfs then writes whiteouts and replaced directories in its own form), and changes its root to that mount: no
+path, symlink or hard link of the archive leads out of it, and the mount ends with the process. Never made: device
+nodes, FIFOs, sparse files, attributes of overlayfs. Entries and bytes are counted before they are written, and
+the headers of one entry are read into bounded memory.
+
+A request is one JSON object on standard input, see `Request`; the outcome one on standard output.
+"""
+
+import asyncio
+import contextlib
+import errno
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from corral.errors import CorralError, DiskFull, HostError, InvalidInput, TooLarge, UpstreamFailed
+from corral.host import syscalls
+from corral.rootfs.overlay import mount_root
+
+REFUSED = 3
+"""Exit code for an archive that is refused; the outcome is then an error's body."""
+_CHUNK = 1 << 18
+_MAX_HEADER = 1 << 20
+_MAX_ID = 65535
+_NOBODY = 65534
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_XATTR = "SCHILY.xattr."
+_OWN_MODE = 0o7777
+_LATEST = float(1 << 33)
+# What the libraries raise for archives that are not as they should be. BadGzipFile is an OSError: this comes first.
+_DAMAGED = (
+    tarfile.TarError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError, ValueError, KeyError, OverflowError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`blob`: the archive, plain or compressed by gzip or zstd. `diff_id`: the digest of it unpacked. `lowers`: trees of
+    the layers below, lowest first. `upper`: the directory to fill, with an empty `work` beside it; `mount`: an empty
+    directory to mount at.
+    """
+
+    blob: str
+    diff_id: str
+    lowers: list[str]
+    upper: str
+    mount: str
+    max_entries: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`bytes` of the archive, unpacked; `skipped` entries: devices, FIFOs."""
+
+    entries: int = 0
+    bytes: int = 0
+    skipped: int = 0
+
+
+class LayerReader(io.RawIOBase):
+    """The unpacked archive, forward only, for tarfile: hashed, counted, and with bounded reads of headers."""
+
+    def __init__(self, source: BinaryIO, limit: int) -> None:
+        self._source = source
+        self._limit = limit
+        self._position = 0
+        self._header_budget = _MAX_HEADER
+        self.hash = hashlib.sha256()
+
+    def next_header(self) -> None:
+        """The next reads are of an entry's headers."""
+        self._header_budget = _MAX_HEADER
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes of headers."""
+        self._header_budget -= size
+        if size < 0 or self._header_budget < 0:
+            raise InvalidInput(f"an entry's headers are larger than {_MAX_HEADER} bytes")
+        return b"".join(self._pieces(size))
+
+    def data(self, size: int) -> Iterator[bytes]:
+        """The next `size` bytes in pieces. Raises InvalidInput if the archive ends before."""
+        for piece in self._pieces(size):
+            size -= len(piece)
+            yield piece
+        if size:
+            raise InvalidInput("the archive ends in the middle of a file")
+
+    def drain(self) -> None:
+        """Read to the end of the archive."""
+        while any(True for _ in self._pieces(_CHUNK)):
+            pass
+
+    def tell(self) -> int:
+        """Bytes read so far."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Skip forward."""
+        if whence != os.SEEK_SET or offset < self._position:
+            raise InvalidInput("the archive's entries overlap")
+        for _ in self._pieces(offset - self._position):
+            pass
+        return self._position
+
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        while size > 0 and (piece := self._source.read(min(size, _CHUNK))):
+            size -= len(piece)
+            self._position += len(piece)
+            if self._position > self._limit:
+                raise TooLarge(f"the image has more than {self._limit} bytes unpacked", "use a smaller image")
+            self.hash.update(piece)
+            yield piece
+
+
+class Unpacker:
+    """Applies the entries of an archive to the tree at the process's own root."""
+
+    def __init__(self, reader: LayerReader, max_entries: int) -> None:
+        self._reader = reader
+        self._max_entries = max_entries
+        # Paths that this layer holds, and the directories above them: whiteouts do not concern them.
+        self._own: set[str] = set()
+        self.outcome = Outcome()
+
+    def run(self) -> None:
+        """Unpack all. Raises CorralError for what is refused; the tree is then of no use."""
+        with tarfile.TarFile(
+            fileobj=self._reader, mode="r", errors="surrogateescape", encoding="utf-8"
+        ) as archive:
+            while (entry := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                self.outcome.entries += 1
+                if self.outcome.entries > self._max_entries:
+                    raise TooLarge(
+                        f"the image has more than {self._max_entries} files", "use a smaller image"
+                    )
+                self._apply(entry)
+                self._reader.next_header()
+        self._reader.drain()
+        self.outcome.bytes = self._reader.tell()
+
+    def _apply(self, entry: tarfile.TarInfo) -> None:
+        path = clean_path(entry.name)
+        parent, _, name = path.rpartition("/")
+        if name.startswith(_WHITEOUT):
+            self._whiteout(parent, name)
+        elif entry.issym() or entry.islnk() or entry.isdir() or entry.isreg():
+            if entry.sparse is not None:
+                raise InvalidInput(f"{path!r} is a sparse file, which images do not hold")
+            self._place(path, parent, entry)
+        else:
+            self.outcome.skipped += 1
+
+    def _whiteout(self, parent: str, name: str) -> None:
+        if name == _OPAQUE:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                for child in Path("/", parent).iterdir():
+                    self._clear(f"{parent}/{child.name}".lstrip("/"))
+        elif not name.startswith(".wh..wh."):  # notes of an old union file system
+            hidden = name.removeprefix(_WHITEOUT)
+            if hidden in ("", ".", ".."):
+                raise InvalidInput("a whiteout names no file")
+            self._clear(f"{parent}/{hidden}".lstrip("/"))
+
+    def _clear(self, path: str) -> None:
+        """Remove what lower layers have at `path`, and keep what this one has put there."""
+        if path not in self._own:
+            _remove(Path("/", path))
+        elif _is_directory(Path("/", path)):
+            for child in Path("/", path).iterdir():
+                self._clear(f"{path}/{child.name}")
+
+    def _place(self, path: str, parent: str, entry: tarfile.TarInfo) -> None:
+        if not path and not entry.isdir():
+            raise InvalidInput("the archive's root is not a directory")
+        target = Path("/", path)
+        Path("/", parent).mkdir(0o755, parents=True, exist_ok=True)
+        self._claim(path)
+        if not (entry.isdir() and _is_directory(target)):
+            _remove(target)
+        if entry.islnk():
+            os.link(Path("/", clean_path(entry.linkname)), target, follow_symlinks=False)
+            return
+        owner = _owner(entry.uid), _owner(entry.gid)
+        if entry.issym():
+            target.symlink_to(entry.linkname)
+            os.lchown(target, *owner)
+            return
+        if entry.isdir():
+            target.mkdir(0o700, exist_ok=True)
+            fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        else:
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            self._fill(fd, entry, owner)
+        finally:
+            os.close(fd)
+
+    def _fill(self, fd: int, entry: tarfile.TarInfo, owner: tuple[int, int]) -> None:
+        if entry.isreg():
+            for piece in self._reader.data(entry.size):
+                _write_all(fd, piece)
+        os.fchown(fd, *owner)  # before the mode and the attributes: it clears setuid bits and capabilities
+        os.fchmod(fd, entry.mode & _OWN_MODE)
+        for key, value in entry.pax_headers.items():
+            name = key.removeprefix(_XATTR)
+            if key.startswith(_XATTR) and _is_allowed_xattr(name):
+                os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
+        if entry.isreg():
+            time = min(max(0.0, float(entry.mtime)), _LATEST)  # not a number becomes zero
+            os.utime(fd, (time, time))
+
+    def _claim(self, path: str) -> None:
+        while path and path not in self._own:
+            self._own.add(path)
+            path = path.rpartition("/")[0]
+
+
+def clean_path(name: str) -> str:
+    """An archive's path without leading slashes and dots; empty for the root. Raises InvalidInput if it climbs."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in name or len(os.fsencode(name)) > 4095:
+        raise InvalidInput(f"the archive holds a path that leaves its root: {name[:200]!r}")
+    return "/".join(parts)
+
+
+def _owner(number: int) -> int:
+    """A sandbox has 65,536 ids; files of others belong to nobody in it."""
+    return number if 0 <= number <= _MAX_ID else _NOBODY
+
+
+def _is_allowed_xattr(name: str) -> bool:
+    return name == "security.capability" or (
+        name.startswith("user.") and not name.startswith("user.overlay.")
+    )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _remove(path: Path) -> None:
+    if _is_directory(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def decompressed(blob: BinaryIO) -> BinaryIO:
+    """The archive itself, by its first bytes."""
+    magic = blob.read(4)
+    blob.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=blob)  # type: ignore[return-value]
+    if magic == b"\x28\xb5\x2f\xfd":
+        # A frame may ask for a window of any size: 128 MiB is what the format's own tools grant.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20)
+        return decompressor.stream_reader(blob, read_across_frames=True)
+    return blob
+
+
+def _public(error: OSError) -> CorralError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull("the store is full: cannot unpack the image")
+    if error.errno == errno.EIO:
+        return HostError(f"cannot unpack the image: {error}", "look at the host's disks and its kernel log")
+    return InvalidInput(f"a layer of the image contradicts itself: {error}", "build the image again")
+
+
+def _enter(request: Request) -> None:
+    """Make the tree to write to this process's root."""
+    root = Path(request.upper)
+    if request.lowers:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+        lowers = [Path(lower) for lower in request.lowers]
+        root = Path(request.mount)
+        asyncio.run(mount_root(lowers, Path(request.upper).parent, root, uid_base=0))
+    os.chroot(root)
+    os.chdir("/")
+    os.umask(0)
+
+
+def unpack(request: Request) -> Outcome:
+    """Unpack in this process, which cannot be used for anything else after. Raises CorralError."""
+    with open(request.blob, "rb") as blob:
+        reader = LayerReader(decompressed(blob), request.max_bytes)
+        _enter(request)
+        unpacker = Unpacker(reader, request.max_entries)
+        try:
+            unpacker.run()
+        except _DAMAGED as error:
+            raise UpstreamFailed(
+                f"a layer of the image is damaged: {error}", "build or push it again"
+            ) from error
+        except OSError as error:
+            raise _public(error) from error
+        if f"sha256:{reader.hash.hexdigest()}" != request.diff_id:
+            raise UpstreamFailed("a layer of the image is not what its configuration says", "build it again")
+        return unpacker.outcome
+
+
+def main() -> int:
+    """Read a request, unpack, write the outcome."""
+    request = Request(**json.load(sys.stdin))
+    try:
+        outcome = asdict(unpack(request))
+        code = 0
+    except CorralError as error:
+        outcome, code = error.to_dict(), REFUSED
+    print(json.dumps(outcome))  # noqa: T201 - the outcome
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
