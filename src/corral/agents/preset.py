@@ -14,7 +14,7 @@ from corral.errors import InvalidInput
 from corral.model.secrets import Provider
 
 HOME = "/home/user"
-_CACHE = "/var/tmp/corral-npm-cache"
+_CACHE = "/var/tmp/corral-npm-cache"  # noqa: S108 (in a sandbox, whose only user it is)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class AgentService:
         try:
             shell = Shell(self._processes(), tenant, sandbox.id, "root")
             registry = self._npm_registry() or await _registry_of_npm(shell)
-            policy = egress_policy((registry,), sandbox.spec.egress.networks)
+            policy = egress_policy((registry,))
             await sandboxes.set_egress(tenant, sandbox.id, policy)
             for argv in preset.install_commands():
                 progress(f"{preset.title}: {shlex.join(argv)[:100]}")

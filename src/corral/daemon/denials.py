@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from corral.engine.ports import Store
-from corral.model.ids import SandboxId, TenantId
+from corral.wire.link import AuditRecord
 
 REMEMBERED = 200
 
@@ -16,11 +16,12 @@ class Denials:
         self._store = store
         self._recent: dict[str, deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
-    async def record(self, tenant: TenantId, sandbox: SandboxId, kind: str, detail: dict[str, str]) -> None:
+    async def record(self, record: AuditRecord) -> None:
         """Take a decision of the gateway."""
-        if detail.get("decision") == "denied":
-            self._recent[sandbox].append({"kind": kind, **detail})
-        await self._store.audit(tenant, sandbox, kind, detail)
+        detail = record.detail()
+        if record.decision == "denied":
+            self._recent[record.sandbox].append({"at": record.at.isoformat(), "kind": record.kind, **detail})
+        await self._store.audit(record.tenant, record.sandbox, f"gateway.{record.kind}", detail)
 
     def recent(self, sandbox: str) -> list[dict[str, Any]]:
         """A sandbox's last refusals, newest last."""

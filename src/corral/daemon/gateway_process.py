@@ -8,6 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
+from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.process import spawn
 
@@ -42,7 +43,7 @@ class GatewayProcess:
             begun = loop.time()
             try:
                 await self._run_once()
-            except OSError as error:
+            except (OSError, CorralError) as error:
                 log.error("the gateway cannot be started: %s", error)
             wait = FIRST_WAIT if loop.time() - begun > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
             log.error("the gateway ended; starting it again in %.1f s", wait)
@@ -69,6 +70,6 @@ class GatewayProcess:
         try:
             await self._client.reattach(ours)
             self.started.set()
-            await child.wait()
+            await self._client.lost()
         finally:
             await child.kill_and_wait()

@@ -54,8 +54,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="corral serve", description="Run Corral's daemon.")
-    parser.add_argument("--listen", metavar="HOST:PORT", default="", help="serve the API on TCP too; needs API keys")
-    parser.add_argument("--detach", action="store_true", help="log to the data directory only, not to the terminal")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default="", help="serve the API on TCP too; needs API keys"
+    )
+    parser.add_argument(
+        "--detach", action="store_true", help="log to the data directory only, not to the terminal"
+    )
     return parser.parse_args(argv)
 
 
@@ -64,7 +68,10 @@ def _log_to(places: Places, *, to_terminal: bool) -> None:
     if to_terminal:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(
-        level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
     )
 
 

@@ -71,10 +71,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     store = await SqlStore.open(places.database_url, places.key_file)
     stack.push_async_callback(store.close)
     root_store = RootStore(places.data)
-    root_store.open()
+    await root_store.open()
     tenant = await store.tenant(DEFAULT_TENANT)
     uid_bases = {tenant.id: tenant.uid_base}
     networks = Networks(places.run, SPARE_NETWORKS)
+    stack.push_async_callback(networks.close)
     driver = OciDriver(
         data_dir=places.data,
         run_dir=places.run,
@@ -85,7 +86,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         ca_bundle=trust,
     )
     denials = Denials(store)
-    client = GatewayClient(on_usage=store.add_usage, on_audit=denials.record)
+    client = await stack.enter_async_context(GatewayClient(on_usage=store.add_usage, on_audit=denials.record))
+    await client.set_config(networks=config.value.networks)
     tasks = await stack.enter_async_context(TaskOwner())
     events = Events()
     registry = Registry(store, events, clock)
@@ -120,7 +122,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         registry=registry,
         events=events,
         clock=clock,
-        networks=lambda: config.value.networks,
         tasks=tasks,
         on_running=processes.open,
         on_down=processes.close,
@@ -140,6 +141,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)
+        await client.set_config(networks=config.value.networks)
 
     async def new_api_key(tenant: TenantId, label: str) -> Secret:
         return await store.add_api_key(tenant, label, clock.now())

@@ -107,15 +107,15 @@ def choose_runtime(
     return wanted, usable[wanted][0]
 
 
-def egress_policy(allow: tuple[str, ...], networks: tuple[str, ...]) -> EgressPolicy:
-    """The policy of a sandbox: what was allowed for it, and the networks that the operator opened."""
+def egress_policy(allow: tuple[str, ...]) -> EgressPolicy:
+    """The policy of a sandbox: what was allowed for it."""
     rules: dict[str, HostRule] = {}
     for text in allow:
         rule = parse_rule(text)
         former = rules.get(rule.host)
         ports = rule.ports if former is None else tuple(sorted({*former.ports, *rule.ports}))
         rules[rule.host] = HostRule(rule.host, ports)
-    return EgressPolicy(tuple(rules.values()), networks)
+    return EgressPolicy(tuple(rules.values()))
 
 
 def build_spec(
@@ -127,7 +127,6 @@ def build_spec(
     template: Template,
     usable: dict[Isolation, tuple[str, ...]],
     secrets: tuple[str, ...],
-    networks: tuple[str, ...],
     now: datetime,
 ) -> SandboxSpec:
     """The specification of a new sandbox. `request` has passed `checked`."""
@@ -144,7 +143,7 @@ def build_spec(
         labels=request.labels,
         user=request.user or template.config.user,
         workdir=request.workdir or template.config.workdir,
-        egress=egress_policy(request.allow, networks),
+        egress=egress_policy(request.allow),
         secrets=secrets,
         created_at=now,
         ttl=request.ttl,

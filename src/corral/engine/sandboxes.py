@@ -52,7 +52,6 @@ class Sandboxes:
         registry: Registry,
         events: Events,
         clock: Clock,
-        networks: Callable[[], tuple[str, ...]],
         tasks: TaskOwner,
         on_running: Ready,
         on_down: Callable[[SandboxId], Awaitable[None]],
@@ -60,7 +59,7 @@ class Sandboxes:
         granted: Callable[[TenantId, CreateRequest], Awaitable[tuple[str, ...]]],
     ) -> None:
         """`on_running` and `on_down` open and close the session with a guest; `provision` fills a new sandbox (agent,
-        repository); `granted` names the secrets that a request is entitled to; `networks` are the operator's CIDRs."""
+        repository); `granted` names the secrets that a request is entitled to."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -68,7 +67,6 @@ class Sandboxes:
         self._registry = registry
         self._events = events
         self._clock = clock
-        self._networks = networks
         self._tasks = tasks
         self._on_running = on_running
         self._on_down = on_down
@@ -116,7 +114,6 @@ class Sandboxes:
             template=template,
             usable=self._driver.runtimes(),
             secrets=await self._granted(tenant, request),
-            networks=self._networks(),
             now=self._clock.now(),
         )
         async with self._registry.lock(spec.id):

@@ -34,7 +34,6 @@ def build(request: CreateRequest) -> object:
         template=TEMPLATE,
         usable=USABLE,
         secrets=(),
-        networks=(),
         now=NOW,
     )
 
@@ -66,10 +65,9 @@ def test_what_the_host_lacks_is_refused_never_weakened(
 
 
 def test_rules_of_one_host_are_joined() -> None:
-    policy = egress_policy(("a.example:443", "a.example:8443", "*.b.example"), ("10.0.0.0/8",))
+    policy = egress_policy(("a.example:443", "a.example:8443", "*.b.example"))
     assert policy.rules[0] == HostRule("a.example", (443, 8443))
     assert policy.rules[1].host == "*.b.example"
-    assert policy.networks == ("10.0.0.0/8",)
 
 
 def test_the_callers_environment_is_laid_over_the_templates() -> None:

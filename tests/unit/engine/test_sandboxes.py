@@ -75,7 +75,6 @@ class World:
             registry=registry,
             events=events,
             clock=self.clock,
-            networks=lambda: (),
             tasks=self.tasks,
             on_running=processes.open,
             on_down=processes.close,
