@@ -70,12 +70,12 @@ class GatewayClient:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | None = None,
         *,
         on_usage: Callable[[Usage], Awaitable[None]],
         on_audit: Callable[[link.AuditRecord], Awaitable[None]],
     ) -> None:
-        self._first_sock: socket.socket | None = sock
+        self._first_sock = sock
         self._on_usage = on_usage
         self._on_audit = on_audit
         self._seq = itertools.count(1)

@@ -141,6 +141,8 @@ class UsageMeter:
         reading = replace(self.reading, counts=counts, complete=self.reading.complete or final, started=True)
         if isinstance(tier := usage.get("service_tier"), str):
             reading = replace(reading, tier=tier[:32])
+        if usage.get("speed") == "fast":
+            reading = replace(reading, tier="fast")
         if (cost := _dollars(usage.get("cost"))) is not None:
             reading = replace(reading, cost=cost)
         self.reading = reading

@@ -1,0 +1,170 @@
+"""What a model call costs.
+
+Prices come from the operator first, then from the price library's own snapshot (it never asks the network). A
+model that the library does not know yet is charged at its provider's dearest known price and marked as
+assumed. Where not even a provider is known, the call is refused before it is made, with the command that sets
+a price: nothing is free by mistake. Money is integer micro-US-dollars, rounded up per call.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
+from functools import cache, lru_cache
+
+from genai_prices import Usage as LibraryUsage
+from genai_prices import data_snapshot
+from genai_prices.types import ModelInfo
+from genai_prices.types import Provider as LibraryProvider
+
+from corral.errors import Forbidden
+from corral.model.secrets import Provider
+from corral.wire.link import PriceSpec, SecretSpec
+from corral.wire.usage import Counts
+
+MAX_MODEL = 256
+"""Characters of a model's name."""
+
+_MICRO = Decimal(1_000_000)
+_FAMILY = {
+    Provider.ANTHROPIC: re.compile(r"(.*[/.])?claude[-_.]", re.I),
+    Provider.OPENAI: re.compile(r"(.*/)?(gpt-|chatgpt-|o[0-9](-|$)|codex-|text-embedding-)", re.I),
+}
+_STATES_COST = frozenset({"openrouter"})
+"""Providers whose answers state the cost, which then counts (G-197)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPrice:
+    """A price that the operator gave."""
+
+    spec: PriceSpec
+    assumed: bool = False
+    trusts_stated_cost: bool = False
+
+    def cost(self, counts: Counts, tier: str, at: datetime) -> int:
+        """Micro-dollars."""
+        spec = self.spec
+        total = (
+            counts.input * spec.input
+            + counts.output * spec.output
+            + counts.cache_read * spec.cache_read
+            + counts.cache_write * spec.cache_write
+        )
+        return -(-total // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryPrice:
+    """A price of the library. `assumed` if it is the provider's dearest because the model is unknown."""
+
+    provider: LibraryProvider
+    model: ModelInfo
+    assumed: bool
+
+    @property
+    def trusts_stated_cost(self) -> bool:
+        """Whether the cost that the provider states in an answer is what it charges."""
+        return self.provider.id in _STATES_COST
+
+    def cost(self, counts: Counts, tier: str, at: datetime) -> int:
+        """Micro-dollars."""
+        context = {"speed" if self.provider.id == "anthropic" else "service_tier": tier} if tier else None
+        usage = LibraryUsage(
+            input_tokens=counts.input + counts.cache_read + counts.cache_write,
+            output_tokens=counts.output,
+            cache_read_tokens=counts.cache_read,
+            cache_write_tokens=counts.cache_write,
+            cache_write_1h_tokens=counts.cache_write_1h,
+            web_searches=counts.web_searches,
+        )
+        price = self.model.calc_price(usage, self.provider, genai_request_timestamp=at, price_context=context)
+        return micro(price.total_price)
+
+
+Price = OperatorPrice | LibraryPrice
+
+
+def micro(dollars: Decimal) -> int:
+    """US dollars as micro-dollars, rounded up (G-208)."""
+    return int((dollars * _MICRO).to_integral_value(ROUND_CEILING))
+
+
+class PriceBook:
+    """All prices that are in force. Replaced as a whole when the operator changes one."""
+
+    def __init__(self, prices: Sequence[PriceSpec] = ()) -> None:
+        self._operator = {(spec.secret, spec.model): spec for spec in prices}
+
+    def price(self, secret: SecretSpec, model: str) -> Price:
+        """The price of a model at a secret's endpoint. Raises Forbidden, with the command that prices it
+        (G-203).
+        """
+        found = self.known(secret, model)
+        if found is not None:
+            return found
+        at_its_own = _provider_by_url(secret.base_url)
+        if at_its_own is not None:
+            return _dearest(at_its_own.id)
+        if _FAMILY[secret.provider].match(model):
+            return _dearest(secret.provider.value)
+        raise Forbidden(
+            f"the price of model {model[:80]!r} at the endpoint of secret {secret.name!r} is not known, so it is not used",
+            f"on the host, price it in US dollars per million tokens: "
+            f"`corral price set {secret.name} --model {model[:80]} --input X --output Y`",
+        )
+
+    def known(self, secret: SecretSpec, model: str) -> Price | None:
+        """The price of a model if it is known by itself."""
+        spec = self._operator.get((secret.name, model)) or self._operator.get((secret.name, "*"))
+        if spec is not None:
+            return OperatorPrice(spec)
+        provider = _provider_by_url(secret.base_url)
+        return _find(provider.id if provider is not None else secret.provider.value, model)
+
+
+def _provider_by_url(base_url: str) -> LibraryProvider | None:
+    try:
+        return data_snapshot.get_snapshot().find_provider(None, None, base_url)
+    except LookupError:
+        return None
+
+
+@cache
+def _provider_by_id(provider: str) -> LibraryProvider | None:
+    try:
+        return data_snapshot.get_snapshot().find_provider(None, provider, None)
+    except LookupError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _find(provider_id: str, model: str) -> LibraryPrice | None:
+    """The library's entry, unless it knows no price in tokens for it: nothing is free by mistake.
+
+    Not the snapshot's own look-up, which would keep every spelling that a sandbox can think of for good.
+    """
+    provider = _provider_by_id(provider_id)
+    if provider is None:
+        return None
+    info = provider.find_model(model, all_providers=data_snapshot.get_snapshot().providers)
+    if info is None or _reference_cost(provider, info) <= 0:
+        return None
+    return LibraryPrice(provider, info, assumed=False)
+
+
+def _reference_cost(provider: LibraryProvider, info: ModelInfo) -> Decimal:
+    usage = LibraryUsage(input_tokens=10_000, output_tokens=10_000)
+    return info.calc_price(usage, provider).total_price
+
+
+@cache
+def _dearest(provider_id: str) -> LibraryPrice:
+    provider = _provider_by_id(provider_id)
+    if provider is None:
+        raise Forbidden(
+            f"no price of provider {provider_id!r} is known", "use `corral price set` on the host"
+        )
+    info = max(provider.models, key=lambda model: _reference_cost(provider, model))
+    return LibraryPrice(provider, info, assumed=True)
