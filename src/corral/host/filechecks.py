@@ -40,6 +40,12 @@ def split_path(path: str) -> tuple[str, str]:
     return parent or "/", name
 
 
+def check_mode(mode: int) -> None:
+    """Raise InvalidInput for what is no file mode."""
+    if not 0 <= mode <= 0o7777:
+        raise InvalidInput(f"mode {mode:o} is out of range", "use 0 to 7777, octal")
+
+
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
     """Close a descriptor at the end of the block."""

@@ -28,6 +28,7 @@ from typing import Self
 from corral.errors import InvalidInput, TooLarge
 from corral.host import syscalls
 from corral.host.filechecks import (
+    check_mode,
     closing,
     holds_data,
     inner_path,
@@ -120,7 +121,7 @@ class GuestTree:
 
     def make_dir(self, path: str, owner: Owner | None, mode: int) -> bool:
         """Make a directory and its parents; False if it was there."""
-        _check_mode(mode)
+        check_mode(mode)
         with translated(path):
             try:
                 os.close(self._open(path, _DIRECTORY))
@@ -158,7 +159,7 @@ class GuestTree:
         """Begin to replace or make a regular file. Nothing is seen of it before its `commit`. Symlinks at
         the end of `path` are followed, also to where nothing is yet.
         """
-        _check_mode(mode)
+        check_mode(mode)
         with translated(path):
             target = self._follow(path)
             parent, _ = split_path(target)
@@ -224,11 +225,6 @@ class GuestTree:
             return self._open(path, _DIRECTORY)
         except FileNotFoundError:
             raise OSError(errno.EEXIST, "a symlink to nothing") from None
-
-
-def _check_mode(mode: int) -> None:
-    if not 0 <= mode <= 0o7777:
-        raise InvalidInput(f"mode {mode:o} is out of range", "use 0 to 7777, octal")
 
 
 def _reopen(fd: int, flags: int) -> int:

@@ -1,0 +1,207 @@
+"""A sandbox's files, read and written from the host.
+
+Which root to go through is the driver's choice. Of a running sandbox that shares the host's kernel it is
+`/proc/<pid 1>/root`, opened after the process was seen to be the right one (pidfd): it shows the sandbox's own
+tmpfs as well, and `corral.host.files` keeps out of its /proc. Of all others it is the mounted root.
+"""
+
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from corral.drivers.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
+from corral.drivers.turns import Turns
+from corral.drivers.watching import watch_tree
+from corral.engine.ports import Entry, EntryKind, WatchEvent
+from corral.errors import Conflict, Forbidden, InvalidInput, NotFound
+from corral.host.fileerrors import translated
+from corral.host.files import Found, GuestTree
+from corral.host.filewrite import Owner, PendingFile
+
+_T = TypeVar("_T")
+CHUNK = 256 * 1024
+MAX_ENTRIES = 100_000
+_AT_ONCE = 4
+# What a process sees for an id that its user namespace does not map.
+_NOBODY = 65534
+_PASSWD = "/etc/passwd"  # noqa: S105 - a path
+
+
+class HostGuestFiles:
+    """`ports.GuestFiles` through the host's view of the root.
+
+    `root` opens the sandbox's root directory (O_PATH), anew for each operation and in a thread; it raises a
+    CorralError where there is none now. `uid_base` is the host's id of the sandbox's root. `threads` must
+    run nothing but files' work. One instance per sandbox.
+    """
+
+    def __init__(self, root: Callable[[], int], uid_base: int, threads: Executor) -> None:
+        self._root = root
+        self._uid_base = uid_base
+        self._turns = Turns(threads, _AT_ONCE)
+
+    async def stat(self, path: str) -> Entry:
+        """The entry itself (a symlink is not followed)."""
+        return self._entry(await self._in_tree(lambda tree: tree.stat(path)))
+
+    async def list(self, path: str, depth: int = 1) -> list[Entry]:
+        """Entries below a directory, down to `depth` levels (1 to 64), in order of path. Raises TooLarge for
+        more than 100,000.
+        """
+        return await self._in_tree(
+            lambda tree: [self._entry(found) for found in tree.list(path, depth, MAX_ENTRIES)]
+        )
+
+    async def read(self, path: str, offset: int = 0, size: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes that a regular file has now, or a part of them, in chunks of at most 256 KiB."""
+        if offset < 0 or (size is not None and size < 0):
+            raise InvalidInput("an offset and a size cannot be negative")
+        fd = await self._in_tree(lambda tree: tree.open_file(path), os.close)
+        try:
+            # Not more than there is now: a process may append for ever.
+            end = os.fstat(fd).st_size
+            if size is not None:
+                end = min(end, offset + size)
+            while offset < end:
+                chunk = await self._read_at(fd, path, offset, min(CHUNK, end - offset))
+                if not chunk:
+                    return
+                offset += len(chunk)
+                yield chunk
+        finally:
+            os.close(fd)
+
+    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
+        """Replace or create a regular file at once, parents created. A failed write changes nothing."""
+        upload = await self._turns.call(lambda: self._begin(path, user, mode), _Upload.close)
+        try:
+            async for chunk in data:
+                await self._append(upload, chunk)
+            status = await self._turns.call(upload.pending.commit)
+        finally:
+            await self._turns.call(upload.close)
+        return self._entry(Found(path, status))
+
+    async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:
+        """Create a directory and its parents; False if it was there."""
+        return await self._in_tree(lambda tree: tree.make_dir(path, self._owner(tree, user), mode))
+
+    async def move(self, source: str, target: str) -> Entry:
+        """Rename within the sandbox."""
+        root = Owner(self._uid_base, self._uid_base)
+        return self._entry(await self._in_tree(lambda tree: tree.move(source, target, root)))
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all below it."""
+        await self._in_tree(lambda tree: tree.remove(path))
+
+    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Changes below a directory from now on. The iterator raises Conflict where changes were lost, and
+        TooLarge where the tree outgrows what can be watched; it ends when the directory itself is gone.
+        """
+
+        def open_root() -> int:
+            with self._tree() as tree:
+                return tree.open_directory(path)
+
+        return watch_tree(self._turns, path, open_root, recursive=recursive)
+
+    async def user(self, user: str) -> GuestUser:
+        """The ids of a user inside the sandbox. Raises InvalidInput for an unknown one."""
+        return await self._in_tree(lambda tree: find_user(user, _passwd(tree)))
+
+    async def is_directory(self, path: str) -> bool:
+        """Whether there is a directory at `path`, symlinks followed."""
+        try:
+            os.close(await self._in_tree(lambda tree: tree.open_directory(path), os.close))
+        except (NotFound, Conflict):
+            return False
+        return True
+
+    def _tree(self) -> GuestTree:
+        with translated("/"):
+            return GuestTree(self._root())
+
+    async def _in_tree(
+        self, work: Callable[[GuestTree], _T], undo: Callable[[_T], object] | None = None
+    ) -> _T:
+        def in_tree() -> _T:
+            with self._tree() as tree:
+                return work(tree)
+
+        return await self._turns.call(in_tree, undo)
+
+    async def _read_at(self, fd: int, path: str, offset: int, size: int) -> bytes:
+        def read() -> bytes:
+            with translated(path):
+                return os.pread(fd, size, offset)
+
+        return await self._turns.call(read)
+
+    async def _append(self, upload: "_Upload", chunk: bytes) -> None:
+        await self._turns.call(lambda: upload.pending.write(chunk))
+
+    def _begin(self, path: str, user: str, mode: int) -> "_Upload":
+        tree = self._tree()
+        try:
+            return _Upload(tree, tree.write(path, self._owner(tree, user), mode))
+        except BaseException:
+            tree.close()
+            raise
+
+    def _owner(self, tree: GuestTree, user: str) -> Owner:
+        found = find_user(user, _passwd(tree))
+        return Owner(self._uid_base + found.uid, self._uid_base + found.gid)
+
+    def _entry(self, found: Found) -> Entry:
+        status = found.status
+        path = found.path.rstrip("/") or "/"
+        return Entry(
+            path=path,
+            name=path.rpartition("/")[2] or "/",
+            kind=_kind(status.st_mode),
+            size=status.st_size,
+            mode=stat.S_IMODE(status.st_mode),
+            uid=self._guest_id(status.st_uid),
+            gid=self._guest_id(status.st_gid),
+            mtime=status.st_mtime,
+            target=found.target,
+        )
+
+    def _guest_id(self, host_id: int) -> int:
+        own = host_id - self._uid_base
+        return own if 0 <= own < ID_RANGE else _NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    tree: GuestTree
+    pending: PendingFile
+
+    def close(self) -> None:
+        self.pending.discard()
+        self.tree.close()
+
+
+def _passwd(tree: GuestTree) -> bytes:
+    """The guest's list of users; empty where it has none that can be read."""
+    try:
+        fd = tree.open_file(_PASSWD)
+    except (NotFound, Conflict, Forbidden):
+        return b""
+    with open(fd, "rb") as file, translated(_PASSWD):
+        return file.read(MAX_PASSWD)
+
+
+def _kind(mode: int) -> EntryKind:
+    if stat.S_ISREG(mode):
+        return EntryKind.FILE
+    if stat.S_ISDIR(mode):
+        return EntryKind.DIRECTORY
+    if stat.S_ISLNK(mode):
+        return EntryKind.SYMLINK
+    return EntryKind.OTHER
