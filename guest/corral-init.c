@@ -99,7 +99,9 @@ struct process {
 	enum state state;
 	uint8_t flags, signal, stage;
 	uint16_t error, code;
-	bool dirty, reaped, forgotten, killing, closing; /* closing: stdin ends after what is buffered */
+	bool dirty, reaped, forgotten, killing;
+	bool closing; /* stdin ends after what is buffered */
+	bool hung_up; /* the terminal has been seen without anybody who has it open */
 	struct watch in, out[2], start;
 	int spool[2];
 	uint64_t written[2], received, consumed;
@@ -325,7 +327,19 @@ static void spool(struct process *p, int which, const char *data, size_t size)
 	}
 }
 
-/* One read; false if there is nothing now, or the end was reached (then it is closed). */
+/* Nobody has the terminal open any more. Its process may be about to exit: were our end closed now, the process would get
+ * SIGHUP instead. It may also open the terminal again. So keep it, and be woken by changes only. */
+static void end_output(struct process *p, int which)
+{
+	if (!p->command.terminal || p->reaped) {
+		close_watch(&p->out[which]);
+	} else if (!p->hung_up) {
+		p->hung_up = true;
+		rewatch_fd(&p->out[which], EPOLLIN | EPOLLET);
+	}
+}
+
+/* One read; false if there is nothing now, or the end was reached. */
 static bool pump_output(struct process *p, int which)
 {
 	struct watch *watch = &p->out[which];
@@ -334,8 +348,8 @@ static bool pump_output(struct process *p, int which)
 	ssize_t got = read(watch->fd, io_buffer, BUFFER_SIZE);
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	if (got <= 0) { /* a terminal without processes says EIO */
-		close_watch(watch);
+	if (got <= 0) { /* a terminal that nobody has open says EIO */
+		end_output(p, which);
 		return false;
 	}
 	if (p->state <= RUNNING) {
@@ -345,12 +359,19 @@ static bool pump_output(struct process *p, int which)
 	return true;
 }
 
-static void drain_output(struct process *p)
+/* Everything that is there now. */
+static void drain_output(struct process *p, int which)
 {
-	for (int which = 0; which < 2; which++)
-		for (int reads = 0; reads < DRAIN_READS && pump_output(p, which); reads++)
-			;
-	close_spools(p);
+	for (int reads = 0; reads < DRAIN_READS && pump_output(p, which); reads++)
+		;
+}
+
+static void on_output(struct process *p, int which)
+{
+	if (p->hung_up)
+		drain_output(p, which);
+	else
+		pump_output(p, which);
 }
 
 /* ---- input: from frames to pipes and terminals ---- */
@@ -371,7 +392,7 @@ static void end_input(struct process *p)
 		if (!tcgetattr(p->in.fd, &modes) && (modes.c_lflag & ICANON))
 			(void)!write(p->in.fd, &modes.c_cc[VEOF], 1);
 		p->closing = false;
-		rewatch_fd(&p->in, 0);
+		rewatch_fd(&p->in, EPOLLET);
 		return;
 	}
 	close_watch(&p->in);
@@ -397,12 +418,13 @@ static void pump_input(struct process *p)
 		drop_input(p);
 	if (p->in.fd < 0)
 		return;
+	/* Edge-triggered: a terminal that nobody has open would otherwise wake us for ever. */
 	if (p->input_size)
-		rewatch_fd(&p->in, EPOLLOUT);
+		rewatch_fd(&p->in, EPOLLOUT | EPOLLET);
 	else if (p->closing)
 		end_input(p);
 	else
-		rewatch_fd(&p->in, 0);
+		rewatch_fd(&p->in, EPOLLET);
 }
 
 static void on_stdin(struct process *p, uint32_t events)
@@ -414,8 +436,6 @@ static void on_stdin(struct process *p, uint32_t events)
 		mark_dirty(p);
 	} else if (p->input_size) {
 		pump_input(p);
-	} else if (events & (EPOLLERR | EPOLLHUP)) {
-		close_watch(&p->in); /* a terminal that was hung up would wake us for ever */
 	}
 }
 
@@ -465,7 +485,7 @@ static bool open_pipe(struct watch *ours, int *theirs, bool we_read)
 	ours->fd = ends[we_read ? 0 : 1];
 	*theirs = ends[we_read ? 1 : 0];
 	fcntl(ours->fd, F_SETFL, O_NONBLOCK);
-	return watch_fd(ours, we_read ? EPOLLIN : 0) == 0;
+	return watch_fd(ours, we_read ? EPOLLIN : EPOLLET) == 0;
 }
 
 static bool open_pipes(struct process *p, struct ends *ends)
@@ -495,7 +515,7 @@ static bool open_terminal(struct process *p, struct ends *ends)
 	if (ends->in < 0 || ioctl(master, TIOCSWINSZ, &size))
 		return false;
 	p->in.fd = fcntl(master, F_DUPFD_CLOEXEC, 0); /* each descriptor is watched for its own direction */
-	return p->in.fd >= 0 && !watch_fd(&p->out[0], EPOLLIN) && !watch_fd(&p->in, 0);
+	return p->in.fd >= 0 && !watch_fd(&p->out[0], EPOLLIN) && !watch_fd(&p->in, EPOLLET);
 }
 
 /* Put the child's ends at 0, 1 and 2. None of them is below 3, for PID 1 has those open. */
@@ -569,11 +589,13 @@ static void on_start(struct process *p)
 static void on_exit_of(struct process *p, int status)
 {
 	on_start(p);
-	drain_output(p);
+	p->reaped = true;
+	drain_output(p, 0);
+	drain_output(p, 1);
+	close_spools(p);
 	close_watch(&p->in);
 	close_watch(&p->start);
 	drop_input(p);
-	p->reaped = true;
 	p->state = p->stage ? FAILED : EXITED;
 	p->signal = WIFSIGNALED(status) ? (uint8_t)WTERMSIG(status) : 0;
 	p->code = (uint16_t)(p->signal ? 128 + p->signal : WEXITSTATUS(status));
@@ -823,10 +845,10 @@ static void on_event(struct watch *watch, uint32_t events)
 		on_stdin(watch->process, events);
 		break;
 	case ON_STDOUT:
-		pump_output(watch->process, 0);
+		on_output(watch->process, 0);
 		break;
 	case ON_STDERR:
-		pump_output(watch->process, 1);
+		on_output(watch->process, 1);
 		break;
 	case ON_START:
 		on_start(watch->process);

@@ -63,6 +63,9 @@ class FifoLink:
 
     def __init__(self, place: Path, spool: Path, pidfd: int) -> None:
         self._records = place / RECORDS
+        # By path, so that output can be read after the guest's end. The guest can replace what is in the
+        # directory, not the directory: only the last component needs care.
+        self._spool = spool
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self._changed = asyncio.Event()  # data has come, or the end
@@ -76,8 +79,6 @@ class FifoLink:
             self._pidfd = pidfd
             self._in = _open_fifo(place / IN_FIFO, opened)
             self._out = _open_fifo(place / OUT_FIFO, opened)
-            self._spool = os.open(spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, self._spool)
             self._descriptors = opened.pop_all()
         self._read_all()
         self._received.clear()
@@ -204,13 +205,13 @@ class FifoLink:
         for suffix in _SUFFIX.values():
             # What the guest put in its place instead of a file is the guest's to keep.
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-                os.unlink(f"{process}.{suffix}", dir_fd=self._spool)
+                (self._spool / f"{process}.{suffix}").unlink()
 
     def _open_spool(self, process: ProcessId, stream: Stream, mode: int) -> int | None:
         """A descriptor of a regular file, or None. O_NONBLOCK: opening a FIFO must not wait."""
         flags = mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
-            fd = os.open(f"{process}.{_SUFFIX[stream]}", flags, dir_fd=self._spool)
+            fd = os.open(self._spool / f"{process}.{_SUFFIX[stream]}", flags)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 return None
