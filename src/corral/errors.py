@@ -9,7 +9,8 @@ CorralError
 │   ├── NotFound             404  exit 4   no such object for this tenant
 │   ├── Conflict             409  exit 5   the object is in a state, or has a name, that excludes this
 │   ├── TooLarge             413  exit 2   over a stated limit
-│   └── Timeout              408  exit 124 the caller's own time limit passed
+│   ├── Timeout              408  exit 124 the caller's own time limit passed
+│   └── CommandFailed        422  exit 1   (client side) a command that had to succeed did not
 ├── HostError            the operator of the machine can mend it
 │   ├── Unsupported          501  exit 6   this host lacks a kernel feature, program or runtime
 │   ├── NoCapacity           503  exit 7   the host cannot carry it now; retrying later can help
@@ -115,6 +116,19 @@ class Timeout(UserError):
     status = 408
     exit_code = 124
     default_hint = "raise the limit with --timeout"
+
+
+class CommandFailed(UserError):
+    """(Client side) A command that had to succeed did not; `exit_status` is its exit code."""
+
+    code = "command_failed"
+    status = 422
+    exit_code = 1
+    default_hint = "read what the command wrote"
+
+    def __init__(self, message: str, hint: str | None = None, *, exit_status: int = 1) -> None:
+        super().__init__(message, hint)
+        self.exit_status = exit_status
 
 
 class HostError(CorralError):

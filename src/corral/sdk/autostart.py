@@ -1,0 +1,116 @@
+"""Starting this host's daemon on first use.
+
+`corral serve --detach` is started as a process of its own session and left alone; readiness is the socket's answer. Two
+clients may do so at once: the second daemon refuses to start, and both clients find the first.
+"""
+
+import fcntl
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from corral.errors import DaemonUnreachable, Forbidden
+from corral.sdk.settings import Settings
+
+READY_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""How long another client's daemon is waited for, after ours has ended."""
+POLL_SECONDS = 0.02
+LOG_TAIL = 2000
+
+SERVE = (sys.executable, "-m", "corral.daemon.main", "--detach")
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def ensure(where: Settings) -> None:
+    """Start the daemon where none answers, and return once it does.
+
+    Raises Forbidden where this user may not, DaemonUnreachable with the end of its log if it does not come up.
+    """
+    if answers(where.socket):
+        return
+    if os.geteuid() != 0:
+        raise Forbidden("no daemon runs, and only root can start it", "run `sudo corral daemon start` once")
+    offset = _size(where.log)
+    pid = _spawn(where)
+    if not _wait(where.socket, pid):
+        raise DaemonUnreachable(
+            f"the daemon did not start{_tail(where.log, offset)}",
+            f"look for the cause in {where.log}, and at `corral doctor`",
+        )
+
+
+def _spawn(where: Settings) -> int:
+    with _null() as null:
+        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+        environ = {**os.environ, "CORRAL_DATA_DIR": str(where.data_dir)}
+        return os.posix_spawn(SERVE[0], SERVE, environ, file_actions=actions, setsid=True)
+
+
+@contextmanager
+def _null() -> Iterator[int]:
+    fd = os.open(os.devnull, os.O_RDWR)
+    # Above 2, so that no duplication closes it, and closed in the child.
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    try:
+        yield high
+    finally:
+        os.close(high)
+
+
+def _wait(path: Path, pid: int) -> bool:
+    """Wait until the socket answers; False once that has become hopeless. Reaps our child."""
+    ended = False
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if answers(path):
+            if not ended:
+                _reap(pid)
+            return True
+        if not ended and _reap(pid):
+            ended = True
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        select.select([], [], [], POLL_SECONDS)
+    return False
+
+
+def _reap(pid: int) -> bool:
+    try:
+        found, _ = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return found != 0
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tail(log: Path, offset: int) -> str:
+    """What the log got since `offset`, the end of it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(offset, _size(log) - LOG_TAIL))
+            text = file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    return f"; its log ends with:\n{text}" if text else ""

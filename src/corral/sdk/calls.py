@@ -1,0 +1,329 @@
+"""The native API's requests, as operations. Each function is one route; both clients bind all of them."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from corral.model.sandbox import Isolation
+from corral.model.secrets import Provider
+from corral.protocol import catalog, sandboxes
+from corral.protocol.base import Done
+from corral.protocol.processes import ProcessInfo
+from corral.sdk.operations import (
+    Call,
+    Download,
+    Event,
+    Follow,
+    LongCall,
+    OnProgress,
+    Request,
+    build,
+    encode,
+    parse,
+    reply,
+)
+
+EVENTS = "text/event-stream"
+Limits = Mapping[str, float]
+
+
+def url(*parts: str | int, **query: str | bytes | int | Sequence[str] | None) -> str:
+    """A path below /v1 with its query; what is None is left out."""
+    path = "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    given = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def path_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A guest's path as it travels."""
+    return os.fsencode(path)
+
+
+def get(path: str) -> Request:
+    """A quick GET."""
+    return Request("GET", path)
+
+
+def post(path: str, body: Any = None, method: str = "POST", *, quick: bool = True) -> Request:
+    """A request with a JSON body, if any. One that is not quick may take as long as it takes."""
+    content = None if body is None else encode(body)
+    request = Request(method, path, content, json=body is not None)
+    return request if quick else Request(method, path, content, json=body is not None, timeout=None)
+
+
+# -- sandboxes ----------------------------------------------------------------------------------------------------
+
+
+def create_sandbox(
+    template: str | None = None,
+    *,
+    name: str | None = None,
+    isolation: Isolation | str | None = None,
+    runtime: str | None = None,
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    user: str | None = None,
+    workdir: str | None = None,
+    ttl: int | None = None,
+    allow: Iterable[str] = (),
+    secrets: Iterable[str] | None = None,
+    agent: str | None = None,
+    repo: str | None = None,
+    branch: str | None = None,
+    progress: OnProgress | None = None,
+) -> LongCall[sandboxes.SandboxInfo]:
+    """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
+
+    `template`: name or id (default: the agent's, or `base`). `isolation`: `container` or `gvisor`. `limits`: any of
+    memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: hosts that it may reach
+    beyond the host's own list, as `host`, `host:port` or `*.domain`. `secrets`: names of those that it may use. `agent`:
+    the coding agent it is for. `repo`: path on the daemon's host, or HTTPS URL; `branch`: a name, or `auto`.
+    """
+    body = build(
+        sandboxes.CreateSandbox,
+        **_given(
+            template=template,
+            name=name,
+            isolation=isolation,
+            runtime=runtime,
+            limits=None if limits is None else build(sandboxes.LimitsRequest, **limits),
+            env=None if env is None else dict(env),
+            labels=None if labels is None else dict(labels),
+            user=user,
+            workdir=workdir,
+            ttl=ttl,
+            allow=list(allow) or None,
+            secrets=None if secrets is None else list(secrets),
+            agent=agent,
+            repo=repo,
+            branch=branch,
+        ),
+    )
+    request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)
+    return LongCall(request, reply(sandboxes.SandboxInfo), progress)
+
+
+def list_sandboxes(labels: Mapping[str, str] | None = None) -> Call[list[sandboxes.SandboxInfo]]:
+    """The tenant's sandboxes, oldest first; only those with all the given labels."""
+    label = [f"{key}={value}" for key, value in (labels or {}).items()] or None
+    return Call(get(url("sandboxes", label=label)), lambda body: parse(sandboxes.SandboxList, body).sandboxes)
+
+
+def get_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
+    """A sandbox as it stands, by name or id. Raises NotFound."""
+    return Call(get(url("sandboxes", ref)), reply(sandboxes.SandboxInfo))
+
+
+def start_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
+    """Start a stopped sandbox; its files are as they were."""
+    return _change(ref, "start")
+
+
+def stop_sandbox(ref: str, grace: float = 10.0) -> Call[sandboxes.SandboxInfo]:
+    """End its processes (TERM, KILL after `grace` seconds); its files stay."""
+    return _change(ref, "stop", build(sandboxes.StopSandbox, grace=grace))
+
+
+def pause_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
+    """Freeze its processes where they are."""
+    return _change(ref, "pause")
+
+
+def resume_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
+    """Let a paused sandbox go on."""
+    return _change(ref, "resume")
+
+
+def remove_sandbox(ref: str) -> Call[None]:
+    """Kill its processes and remove all that is left of it, its files included."""
+    return Call(post(url("sandboxes", ref), method="DELETE", quick=False), _done)
+
+
+def set_ttl(ref: str, seconds: int | None) -> Call[sandboxes.SandboxInfo]:
+    """Let it end `seconds` from now, or never."""
+    body = build(sandboxes.SetTtl, ttl=seconds)
+    return Call(post(url("sandboxes", ref, "ttl"), body, "PUT"), reply(sandboxes.SandboxInfo))
+
+
+def stats(ref: str) -> Call[sandboxes.Stats]:
+    """What it uses now."""
+    return Call(get(url("sandboxes", ref, "stats")), reply(sandboxes.Stats))
+
+
+def usage(ref: str) -> Call[sandboxes.UsageReport]:
+    """What its model calls used and cost."""
+    return Call(get(url("sandboxes", ref, "usage")), reply(sandboxes.UsageReport))
+
+
+def denials(ref: str) -> Call[list[dict[str, Any]]]:
+    """What its gateway refused it, newest last. All text in it comes from the sandbox."""
+    return Call(get(url("sandboxes", ref, "denials")), lambda body: parse(catalog.Denials, body).denials)
+
+
+def events(after: int | None = None) -> Follow[sandboxes.LifecycleEvent]:
+    """Sandboxes' changes of state, from now or after a sequence number, without end."""
+
+    def decode(event: Event) -> sandboxes.LifecycleEvent | None:
+        return parse(sandboxes.LifecycleEvent, event.data) if event.name == "lifecycle" else None
+
+    return Follow(Request("GET", url("events", after=after), accept=EVENTS), decode)
+
+
+# -- agents and repositories --------------------------------------------------------------------------------------
+
+
+def start_agent(ref: str, prompt: str | None = None, model: str | None = None) -> Call[ProcessInfo]:
+    """Start the sandbox's agent: on a prompt, or waiting in its terminal."""
+    body = build(sandboxes.StartAgent, **_given(prompt=prompt, model=model))
+    return Call(post(url("sandboxes", ref, "agent"), body, quick=False), reply(ProcessInfo))
+
+
+def agent_terminal(ref: str) -> Call[list[str]]:
+    """The command that shows the agent's terminal, to be run in the sandbox with a terminal. Raises Conflict."""
+    return Call(get(url("sandboxes", ref, "agent")), lambda body: parse(sandboxes.AgentTerminal, body).argv)
+
+
+def list_agents() -> Call[list[str]]:
+    """Coding agents that sandboxes can be made for."""
+    return Call(get(url("agents")), lambda body: parse(sandboxes.AgentList, body).agents)
+
+
+def diff(ref: str) -> Download:
+    """What changed in its repository since it was cloned, as a git diff."""
+    return Download(Request("GET", url("sandboxes", ref, "diff"), accept="*/*", timeout=None))
+
+
+def pull(ref: str, target: str | None = None) -> Call[dict[str, Any]]:
+    """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host."""
+    body = build(sandboxes.PullRequest, **_given(target=target))
+    return Call(
+        post(url("sandboxes", ref, "pull"), body, quick=False), lambda raw: parse(catalog.Pulled, raw).result
+    )
+
+
+# -- templates ----------------------------------------------------------------------------------------------------
+
+
+def list_templates() -> Call[list[catalog.TemplateInfo]]:
+    """The tenant's templates, oldest first."""
+    return Call(get(url("templates")), lambda body: parse(catalog.TemplateList, body).templates)
+
+
+def get_template(ref: str) -> Call[catalog.TemplateInfo]:
+    """A template by name or id. Raises NotFound."""
+    return Call(get(url("templates", ref)), reply(catalog.TemplateInfo))
+
+
+def remove_template(ref: str) -> Call[None]:
+    """No longer offer a template; sandboxes made from it go on."""
+    return Call(post(url("templates", ref), method="DELETE", quick=False), _done)
+
+
+def build_template(
+    kind: str = "base",
+    *,
+    name: str | None = None,
+    image: str | None = None,
+    agent: str | None = None,
+    progress: OnProgress | None = None,
+) -> LongCall[catalog.TemplateInfo]:
+    """Build the base (`base`), import an OCI image (`image`, with `name` and `image`), or install an agent (`agent`)."""
+    body = build(catalog.BuildTemplate, kind=kind, **_given(name=name, image=image, agent=agent))
+    request = Request("POST", url("templates", "build"), encode(body), json=True, accept=EVENTS)
+    return LongCall(request, reply(catalog.TemplateInfo), progress)
+
+
+def checkpoint(ref: str, name: str) -> Call[catalog.TemplateInfo]:
+    """A template of a sandbox's files as they are now."""
+    body = build(catalog.Checkpoint, sandbox=ref, name=name)
+    return Call(post(url("templates", "checkpoint"), body, quick=False), reply(catalog.TemplateInfo))
+
+
+# -- secrets, prices, the daemon ----------------------------------------------------------------------------------
+
+
+def list_secrets() -> Call[list[catalog.SecretInfo]]:
+    """What may be shown of the tenant's secrets."""
+    return Call(get(url("secrets")), lambda body: parse(catalog.SecretList, body).secrets)
+
+
+def put_secret(
+    name: str, value: str, provider: Provider | str | None = None, base_url: str | None = None
+) -> Call[catalog.SecretInfo]:
+    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox."""
+    body = build(catalog.AddSecret, name=name, value=value, **_given(provider=provider, base_url=base_url))
+    # The shape redacts the value wherever it is written, so here, where it must be, it is put beside.
+    content = json.dumps({**body.model_dump(mode="json", exclude_unset=True), "value": value}).encode()
+    return Call(Request("PUT", url("secrets"), content, json=True), reply(catalog.SecretInfo))
+
+
+def remove_secret(name: str) -> Call[None]:
+    """Remove a secret; calls that use it are refused from now on."""
+    return Call(post(url("secrets", name), method="DELETE"), _done)
+
+
+def list_prices() -> Call[list[catalog.PriceInfo]]:
+    """Prices that the operator gave, in millionths of a US dollar per million tokens."""
+    return Call(get(url("prices")), lambda body: parse(catalog.PriceList, body).prices)
+
+
+def set_price(
+    secret: str, model: str, *, input: int, output: int, cache_read: int, cache_write: int
+) -> Call[None]:
+    """Set the price of a model (`*`: of all models of the secret's endpoint)."""
+    body = build(
+        catalog.SetPrice,
+        secret=secret,
+        model=model,
+        input=input,
+        output=output,
+        cache_read=cache_read,
+        cache_write=cache_write,
+    )
+    return Call(post(url("prices"), body, "PUT"), _done)
+
+
+def create_key(label: str) -> Call[str]:
+    """A new key for the TCP interface; it is shown once."""
+    return Call(
+        post(url("keys"), build(catalog.CreateKey, label=label)), lambda body: parse(catalog.ApiKey, body).key
+    )
+
+
+def get_config() -> Call[dict[str, Any]]:
+    """All settings of the daemon."""
+    return Call(get(url("config")), _config)
+
+
+def set_config(key: str, value: str) -> Call[dict[str, Any]]:
+    """Change a setting; all settings after it."""
+    return Call(post(url("config", key), build(catalog.SetConfig, value=value), "PUT"), _config)
+
+
+def doctor() -> Call[list[dict[str, Any]]]:
+    """What the host can do, what will not work, and what to do about it."""
+    return Call(get(url("doctor")), lambda body: parse(catalog.Doctor, body).checks)
+
+
+def health() -> Call[catalog.Health]:
+    """Answers once the daemon can do its work."""
+    return Call(get(url("health")), reply(catalog.Health))
+
+
+def _change(ref: str, verb: str, body: Any = None) -> Call[sandboxes.SandboxInfo]:
+    return Call(post(url("sandboxes", ref, verb), body, quick=False), reply(sandboxes.SandboxInfo))
+
+
+def _done(body: bytes) -> None:
+    parse(Done, body)
+
+
+def _config(body: bytes) -> dict[str, Any]:
+    return parse(catalog.Config, body).values
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,184 @@
+"""The whole native API, synchronous and asynchronous."""
+
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+from corral.sdk import binding, calls, file_calls, process_calls
+from corral.sdk.settings import Settings, settings
+from corral.sdk.transport import AsyncTransport, Transport
+
+
+class Client:
+    """The API of one daemon. Threads may share a client. Raises errors of `corral.errors` only.
+
+    Without arguments: CORRAL_URL and CORRAL_API_KEY, else this host's daemon over its unix socket, which is started if it
+    is down. Sandboxes are named by `ref`: name or id.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        where: Settings | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        """`where` takes the place of `url`, `key` and the environment; `transport` that of the network."""
+        self.where = where or settings(url, key)
+        self.transport = Transport(self.where, transport)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    create_sandbox = binding.client(calls.create_sandbox)
+    list_sandboxes = binding.client(calls.list_sandboxes)
+    get_sandbox = binding.client(calls.get_sandbox)
+    start_sandbox = binding.client(calls.start_sandbox)
+    stop_sandbox = binding.client(calls.stop_sandbox)
+    pause_sandbox = binding.client(calls.pause_sandbox)
+    resume_sandbox = binding.client(calls.resume_sandbox)
+    remove_sandbox = binding.client(calls.remove_sandbox)
+    set_ttl = binding.client(calls.set_ttl)
+    stats = binding.client(calls.stats)
+    usage = binding.client(calls.usage)
+    denials = binding.client(calls.denials)
+    events = binding.client(calls.events)
+    start_agent = binding.client(calls.start_agent)
+    agent_terminal = binding.client(calls.agent_terminal)
+    list_agents = binding.client(calls.list_agents)
+    diff = binding.client(calls.diff)
+    pull = binding.client(calls.pull)
+    list_templates = binding.client(calls.list_templates)
+    get_template = binding.client(calls.get_template)
+    remove_template = binding.client(calls.remove_template)
+    build_template = binding.client(calls.build_template)
+    checkpoint = binding.client(calls.checkpoint)
+    list_secrets = binding.client(calls.list_secrets)
+    put_secret = binding.client(calls.put_secret)
+    remove_secret = binding.client(calls.remove_secret)
+    list_prices = binding.client(calls.list_prices)
+    set_price = binding.client(calls.set_price)
+    create_key = binding.client(calls.create_key)
+    get_config = binding.client(calls.get_config)
+    set_config = binding.client(calls.set_config)
+    doctor = binding.client(calls.doctor)
+    health = binding.client(calls.health)
+
+    exec_command = binding.client(process_calls.exec_command)
+    start_process = binding.client(process_calls.start_process)
+    list_processes = binding.client(process_calls.list_processes)
+    get_process = binding.client(process_calls.get_process)
+    follow_output = binding.client(process_calls.follow_output)
+    write_stdin = binding.client(process_calls.write_stdin)
+    close_stdin = binding.client(process_calls.close_stdin)
+    resize_terminal = binding.client(process_calls.resize_terminal)
+    signal_process = binding.client(process_calls.signal_process)
+
+    read_file = binding.client(file_calls.read)
+    read_file_bytes = binding.client(file_calls.read_bytes)
+    stream_file = binding.client(file_calls.stream)
+    write_file = binding.client(file_calls.write)
+    stat_file = binding.client(file_calls.stat)
+    list_files = binding.client(file_calls.list_dir)
+    make_dir = binding.client(file_calls.mkdir)
+    move_file = binding.client(file_calls.move)
+    remove_file = binding.client(file_calls.remove)
+    watch_files = binding.client(file_calls.watch)
+    read_archive = binding.client(file_calls.read_archive)
+    write_archive = binding.client(file_calls.write_archive)
+
+
+class AsyncClient:
+    """As `Client`, for asyncio."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        where: Settings | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`where` takes the place of `url`, `key` and the environment; `transport` that of the network."""
+        self.where = where or settings(url, key)
+        self.transport = AsyncTransport(self.where, transport)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    create_sandbox = binding.async_client(calls.create_sandbox)
+    list_sandboxes = binding.async_client(calls.list_sandboxes)
+    get_sandbox = binding.async_client(calls.get_sandbox)
+    start_sandbox = binding.async_client(calls.start_sandbox)
+    stop_sandbox = binding.async_client(calls.stop_sandbox)
+    pause_sandbox = binding.async_client(calls.pause_sandbox)
+    resume_sandbox = binding.async_client(calls.resume_sandbox)
+    remove_sandbox = binding.async_client(calls.remove_sandbox)
+    set_ttl = binding.async_client(calls.set_ttl)
+    stats = binding.async_client(calls.stats)
+    usage = binding.async_client(calls.usage)
+    denials = binding.async_client(calls.denials)
+    events = binding.async_client(calls.events)
+    start_agent = binding.async_client(calls.start_agent)
+    agent_terminal = binding.async_client(calls.agent_terminal)
+    list_agents = binding.async_client(calls.list_agents)
+    diff = binding.async_client(calls.diff)
+    pull = binding.async_client(calls.pull)
+    list_templates = binding.async_client(calls.list_templates)
+    get_template = binding.async_client(calls.get_template)
+    remove_template = binding.async_client(calls.remove_template)
+    build_template = binding.async_client(calls.build_template)
+    checkpoint = binding.async_client(calls.checkpoint)
+    list_secrets = binding.async_client(calls.list_secrets)
+    put_secret = binding.async_client(calls.put_secret)
+    remove_secret = binding.async_client(calls.remove_secret)
+    list_prices = binding.async_client(calls.list_prices)
+    set_price = binding.async_client(calls.set_price)
+    create_key = binding.async_client(calls.create_key)
+    get_config = binding.async_client(calls.get_config)
+    set_config = binding.async_client(calls.set_config)
+    doctor = binding.async_client(calls.doctor)
+    health = binding.async_client(calls.health)
+
+    exec_command = binding.async_client(process_calls.exec_command)
+    start_process = binding.async_client(process_calls.start_process)
+    list_processes = binding.async_client(process_calls.list_processes)
+    get_process = binding.async_client(process_calls.get_process)
+    follow_output = binding.async_client(process_calls.follow_output)
+    write_stdin = binding.async_client(process_calls.write_stdin)
+    close_stdin = binding.async_client(process_calls.close_stdin)
+    resize_terminal = binding.async_client(process_calls.resize_terminal)
+    signal_process = binding.async_client(process_calls.signal_process)
+
+    read_file = binding.async_client(file_calls.read)
+    read_file_bytes = binding.async_client(file_calls.read_bytes)
+    stream_file = binding.async_client(file_calls.stream)
+    write_file = binding.async_client(file_calls.write)
+    stat_file = binding.async_client(file_calls.stat)
+    list_files = binding.async_client(file_calls.list_dir)
+    make_dir = binding.async_client(file_calls.mkdir)
+    move_file = binding.async_client(file_calls.move)
+    remove_file = binding.async_client(file_calls.remove)
+    watch_files = binding.async_client(file_calls.watch)
+    read_archive = binding.async_client(file_calls.read_archive)
+    write_archive = binding.async_client(file_calls.write_archive)
