@@ -9,6 +9,9 @@ from corral.engine.ports import WatchEvent, WatchEventKind
 from corral.host.fileerrors import translated
 from corral.host.watch import TreeWatch
 
+_PATROL = 5.0
+"""Seconds after which the end of the watched directory is noticed."""
+
 
 @contextlib.asynccontextmanager
 async def watch_tree(
@@ -47,6 +50,7 @@ async def _events(turns: Turns, watch: TreeWatch, path: str) -> AsyncGenerator[W
 
 
 async def _readable(fd: int) -> None:
+    """Return when `fd` is readable, or it is time to look anyway."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -54,8 +58,10 @@ async def _readable(fd: int) -> None:
         if not ready.done():
             ready.set_result(None)
 
+    timer = loop.call_later(_PATROL, wake)
     loop.add_reader(fd, wake)
     try:
         await ready
     finally:
         loop.remove_reader(fd)
+        timer.cancel()

@@ -113,10 +113,13 @@ class GuestTree:
 
     def open_directory(self, path: str) -> int:
         """A path descriptor (O_PATH) of a directory that holds data; the caller closes it."""
-        with translated(path), contextlib.ExitStack() as stack:
-            fd = stack.enter_context(closing(self._open(path, _DIRECTORY)))
-            require_data(fd, path)
-            stack.pop_all()
+        with translated(path):
+            fd = self._open(path, _DIRECTORY)
+            try:
+                require_data(fd, path)
+            except BaseException:
+                os.close(fd)
+                raise
             return fd
 
     def make_dir(self, path: str, owner: Owner | None, mode: int) -> bool:

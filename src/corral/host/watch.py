@@ -43,7 +43,7 @@ _MASK = (
     | syscalls.IN_MOVED_TO
     | syscalls.IN_ONLYDIR
 )
-_ROOT_MASK = _MASK | syscalls.IN_DELETE_SELF | syscalls.IN_MOVE_SELF
+_ROOT_MASK = _MASK | syscalls.IN_MOVE_SELF
 _INNER = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 # The daemon's own unfinished files: named ones, and nameless ones, which the kernel calls `#` and a number.
 _UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[0-9a-f]{16}|#[0-9]+")
@@ -100,7 +100,8 @@ class _Watched:
 class TreeWatch:
     """A watch of the directory behind the path descriptor `root`, which it owns, in place once made.
 
-    `read` when `fileno` is readable. Blocking. Raises TooLarge where the tree has more directories than can
+    `read` when `fileno` is readable, and now and then: the removal of the directory itself makes nothing
+    readable. Blocking. Raises TooLarge where the tree has more directories than can
     be watched, NoCapacity where the host allows no more watches.
     """
 
@@ -109,9 +110,8 @@ class TreeWatch:
         self._recursive = recursive
         self._watched: dict[int, _Watched] = {}
         # By cookie, what left its name and may appear under another: a directory's path, or None for an
-        # unfinished file. Both events follow each other, but maybe not in one read: kept until the next.
+        # unfinished file.
         self._moving: dict[int, str | None] = {}
-        self._moving_before: dict[int, str | None] = {}
         self._telling: list[_Watched] = []
         self.ended = False
         try:
@@ -142,20 +142,31 @@ class TreeWatch:
         """What has happened since; empty if nothing has. `ended` is set once the directory itself is gone.
         Raises Conflict if changes were lost.
         """
+        changes = self._read_some()
+        if self._moving:
+            # Where it came to is told at once, but perhaps not in one read. What is not told now is outside.
+            changes += self._read_some()
+            for path in self._moving.values():
+                if path is not None:
+                    self._forget(path)
+            self._moving.clear()
+        if not self.ended and os.fstat(self._root).st_nlink == 0:
+            # The kernel would tell this only once nobody has the directory open: the watch has.
+            self.ended = True
+            changes.append(Change(ChangeKind.REMOVE, ""))
+        return changes
+
+    def _read_some(self) -> list[Change]:
         try:
             data = os.read(self._queue, _BUFFER)
         except BlockingIOError:
             return []
         changes: list[Change] = []
-        self._moving_before, self._moving = self._moving, {}
         told_before, self._telling = self._telling, []
         for event in parse_events(data):
             for change in self._changes(event):
                 if not changes or changes[-1] != change:
                     changes.append(change)
-        for path in self._moving_before.values():
-            if path is not None:
-                self._forget(path)
         if len(data) > _BUFFER - _LONGEST:
             self._telling += told_before  # there may be more in the queue from the time of the telling
         else:
@@ -174,8 +185,8 @@ class TreeWatch:
         if event.mask & syscalls.IN_IGNORED:
             del self._watched[event.watch]
             return []
-        if event.mask & (syscalls.IN_DELETE_SELF | syscalls.IN_MOVE_SELF | syscalls.IN_UNMOUNT):
-            return self._self_changed(event, watched)
+        if event.mask & (syscalls.IN_MOVE_SELF | syscalls.IN_UNMOUNT):
+            return self._self_changed(watched)
         if not event.name:
             return []  # an attribute of the directory: its parent's event tells it
         if _UNFINISHED.fullmatch(event.name):
@@ -184,12 +195,11 @@ class TreeWatch:
             return []
         return self._entry_changed(event, watched, f"{watched.path}{event.name}")
 
-    def _self_changed(self, event: RawEvent, watched: _Watched) -> list[Change]:
+    def _self_changed(self, watched: _Watched) -> list[Change]:
         if watched.path:
             return []
         self.ended = True
-        moved = event.mask & syscalls.IN_MOVE_SELF
-        return [Change(ChangeKind.RENAME if moved else ChangeKind.REMOVE, "")]
+        return [Change(ChangeKind.RENAME, "")]
 
     def _entry_changed(self, event: RawEvent, watched: _Watched, path: str) -> list[Change]:
         is_directory = bool(event.mask & syscalls.IN_ISDIR)
@@ -207,9 +217,8 @@ class TreeWatch:
 
     def _appeared(self, event: RawEvent, watched: _Watched, path: str, *, is_directory: bool) -> list[Change]:
         if event.mask & syscalls.IN_MOVED_TO:
-            for moving in (self._moving, self._moving_before):
-                if event.cookie in moving:
-                    return self._arrived(moving.pop(event.cookie), path)
+            if event.cookie in self._moving:
+                return self._arrived(self._moving.pop(event.cookie), path)
         elif event.name in watched.told:
             watched.told.discard(event.name)
             return []
