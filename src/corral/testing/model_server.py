@@ -12,26 +12,21 @@ Beside the APIs it answers without a key: `GET /__stats` (requests with the key 
 
 import argparse
 import asyncio
-import gzip
-import hmac
 import json
 import os
 import signal
 import sys
 import time
-import zlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-import zstandard
 from aiohttp import web
 
 from corral.errors import CorralError, InvalidInput
-from corral.model.usage import Tokens
 from corral.testing.agent_brain import decide, usage_of
 from corral.testing.agent_script import FIX_TESTS, Script, load_script
 from corral.testing.dialect_anthropic import AnthropicMessages
@@ -39,6 +34,7 @@ from corral.testing.dialect_chat import OpenAIChat
 from corral.testing.dialect_responses import OpenAIResponses
 from corral.testing.model_dialects import Call, Dialect, Json
 from corral.testing.model_faults import Faults
+from corral.testing.model_requests import Stats, decode_body, judge
 
 MAX_BODY = 64 * 1024 * 1024
 
@@ -52,74 +48,6 @@ _ENDPOINTS: dict[str, Dialect] = {
 }
 _COUNT_TOKENS = "/v1/messages/count_tokens"
 _MODELS = ("claude-sonnet-4-5", "claude-haiku-4-5", "gpt-5.1", "gpt-5.1-codex", "gpt-5-mini")
-_CREDENTIAL_HEADERS = (
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "x-goog-api-key",
-    "proxy-authorization",
-    "cookie",
-)
-
-
-@dataclass(slots=True)
-class Stats:
-    """What the server has seen. `extra` counts requests that carried the key and a further credential beside it."""
-
-    good: int = 0
-    bad: int = 0
-    extra: int = 0
-    side: int = 0
-    faulted: int = 0
-    calls: dict[str, int] = field(default_factory=dict)
-    tokens: dict[str, Tokens] = field(default_factory=dict)
-
-    def add_call(self, dialect: str, call: Call) -> None:
-        """Count an answered call."""
-        self.calls[dialect] = self.calls.get(dialect, 0) + 1
-        self.side += call.reply.side
-        old, new = self.tokens.get(call.conversation.model, Tokens()), call.tokens
-        self.tokens[call.conversation.model] = Tokens(
-            old.input + new.input,
-            old.output + new.output,
-            old.cache_read + new.cache_read,
-            old.cache_write + new.cache_write,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a request's headers prove: whether the key is where its API wants it, and what else they carry."""
-
-    good: bool
-    extra: tuple[str, ...]
-
-
-def judge(headers: Mapping[str, str], native: str, key: str) -> Credentials:
-    """Judge a request's headers (names case-insensitive) for an API whose key belongs in the header `native`."""
-    wanted = f"Bearer {key}" if native == "authorization" else key
-    good = hmac.compare_digest(headers.get(native, "").encode(), wanted.encode())
-    return Credentials(
-        good, tuple(name for name in _CREDENTIAL_HEADERS if name != native and name in headers)
-    )
-
-
-def decode_body(data: bytes, coding: str) -> bytes:
-    """A request's body without its content coding. Raises ValueError for a broken one or one that is not known."""
-    try:
-        match coding:
-            case "" | "identity":
-                return data
-            case "gzip":
-                return gzip.decompress(data)
-            case "deflate":
-                return zlib.decompress(data)
-            case "zstd":
-                return zstandard.ZstdDecompressor().decompressobj().decompress(data)
-            case _:
-                raise ValueError(f"content coding {coding!r} is not supported")
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(f"the body is not valid {coding}") from error
 
 
 class ModelServer:
