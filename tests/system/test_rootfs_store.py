@@ -12,7 +12,7 @@ import pytest
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
 from corral.host import btrfs, loop, mounts
 from corral.model.ids import LayerDigest, SandboxId
-from corral.rootfs import backing
+from corral.rootfs import backing, overlay
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.store import RootStore
 from corral.rootfs.volumes import PlainVolumes
@@ -180,6 +180,24 @@ async def test_a_sandbox_cannot_pass_its_quota(store: RootStore, target: Path) -
     await unmount_root(target)
 
 
+async def test_quotas_hold_on_kernels_without_simple_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(btrfs, "_QUOTA_ENABLE_SIMPLE", 999)
+    store = await _opened(tmp_path / "data", "loop")
+    try:
+        assert btrfs.quotas(store.root) is btrfs.Quotas.FULL
+        place = store.create_sandbox(ONE, 16 * MIB, BASE)
+        with pytest.raises(OSError, match="quota"):
+            _write(place / "upper" / "big", 32 * MIB)
+        assert 0 < store.usage(ONE) <= 16 * MIB
+        store.commit(ONE, BASE)
+        store.remove_sandbox(ONE)
+        assert store.sandboxes() == set()
+    finally:
+        await store.close()
+
+
 def _as_user(uid: int, folder: Path, work: Callable[[], object]) -> int:
     """0, or the error number that `work` meets in a child at `folder` with another user's ids and no capabilities."""
     pid = os.fork()
@@ -205,11 +223,14 @@ async def test_a_subvolume_made_by_the_guest_escapes_neither_quota_nor_removal(s
     def nest() -> None:
         btrfs.create_subvolume(Path("escape"))
         btrfs.create_subvolume(Path("escape/deeper"))
+        btrfs.set_read_only(Path("escape"))
         _write(Path("escape/deeper/big"), 32 * MIB)
 
     # A sandbox sees `io` by a bind mount, with its own root's ids.
     assert _as_user(BASE, place / "io", nest) == errno.EDQUOT
     assert store.usage(ONE) <= 16 * MIB
+    committed = store.commit(ONE, BASE)
+    assert {entry.name for entry in store.layer_path(committed).parent.iterdir()} == {"upper", "layer.json"}
     store.remove_sandbox(ONE)
     assert store.sandboxes() == set()
 
@@ -380,7 +401,17 @@ async def test_bad_arguments_change_nothing(store: RootStore, target: Path) -> N
     assert not mounts.is_mounted(target)
 
 
-async def test_many_layers_stack_in_order(store: RootStore, target: Path) -> None:
+def _refused(*arguments: object) -> int:
+    raise OSError(errno.EINVAL, "as kernels before 6.13 answer")
+
+
+@pytest.mark.parametrize("by_descriptor", [True, False])
+async def test_many_layers_stack_in_order(
+    store: RootStore, target: Path, monkeypatch: pytest.MonkeyPatch, *, by_descriptor: bool
+) -> None:
+    if not by_descriptor:
+        monkeypatch.setattr(overlay, "_overlay", _refused)
+
     def numbered(number: int) -> Callable[[Path], object]:
         return lambda root: [(root / name).write_text(str(number)) for name in ("top", f"file{number}")]
 

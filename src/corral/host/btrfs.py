@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from corral.host import process
+from corral.host import process, syscalls
 
 _MAGIC = 0x94
 _ROOT_INODE = 256
@@ -36,6 +36,10 @@ _QUOTA_ENABLE = 1
 _QUOTA_ENABLE_SIMPLE = 4
 _LIMIT_MAX_REFERENCED = 1
 _NO_LIMIT = 2**64 - 1
+
+# A file handle without its parent: inode, subvolume, and generation 0, which stands for any.
+_HANDLE_TYPE = 0x4D
+_HANDLE = struct.Struct("=QQI")
 
 _ROOT_TREE = 1
 _KEY_ROOT_REF = 156
@@ -185,7 +189,9 @@ def delete_subvolume(path: Path) -> None:
         nested = _nested(fd, number)
         if nested:  # to take an entry out of a full subvolume needs space for its metadata
             _limit(fd, number, _NO_LIMIT)
-        for inner in nested:
+        for outer in nested:  # nor can it be taken out of one that its owner made read-only
+            _make_writable(fd, outer)
+        for inner in reversed(nested):
             _ioctl(fd, _SNAP_DESTROY_V2, _by_id(inner))
         _drop_group(fd, number)
         _ioctl(fd, _SNAP_DESTROY, _NAME_ARGS.pack(0, _name(path)))
@@ -195,12 +201,21 @@ def _by_id(number: int) -> bytes:
     return _NAME_ARGS_V2.pack(0, 0, _SPEC_BY_ID, b"", number.to_bytes(8, "little"))
 
 
+def _make_writable(fd: int, number: int) -> None:
+    # By file handle: no path of the guest's is followed, and none is too long.
+    root = syscalls.open_by_handle(fd, _HANDLE_TYPE, _HANDLE.pack(_ROOT_INODE, number, 0), os.O_RDONLY)
+    try:
+        _ioctl(root, _SUBVOL_SETFLAGS, bytes(8))
+    finally:
+        os.close(root)
+
+
 def _nested(fd: int, number: int) -> list[int]:
-    """Subvolumes inside of one, innermost first."""
+    """Subvolumes inside of one, outermost first."""
     found = [number]
     for parent in found:  # grows while it is walked
         found.extend(_children(fd, parent))
-    return found[:0:-1]
+    return found[1:]
 
 
 def _children(fd: int, number: int) -> Iterator[int]:

@@ -9,12 +9,14 @@ A network namespace, in contrast, belongs to a thread. A thread that entered one
 other work: `run_in_netns` starts one for each call.
 """
 
+import asyncio
 import contextlib
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from corral.errors import InternalError, Unsupported
 from corral.host import mounts, process, syscalls
@@ -26,6 +28,8 @@ _T = TypeVar("_T")
 # Descriptors of id mappings by (first, base, size): never closed, there is one per tenant and per source of
 # layers.
 _mappings: dict[tuple[int, int, int], int] = {}
+# A hundred sandboxes of one tenant that start at once need one mapping, made once.
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def userns_fd(uid_base: int, size: int = ID_RANGE, *, first: int = 0) -> int:
@@ -39,10 +43,9 @@ async def userns_fd(uid_base: int, size: int = ID_RANGE, *, first: int = 0) -> i
         raise InternalError(f"the id range {first} → {uid_base} of {size} is not valid")
     key = (first, uid_base, size)
     if key not in _mappings:
-        made = await _make_userns(f"{first} {uid_base} {size}\n")
-        # Another task may have been faster while this one waited.
-        if _mappings.setdefault(key, made) != made:
-            os.close(made)
+        async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            if key not in _mappings:
+                _mappings[key] = await _make_userns(f"{first} {uid_base} {size}\n")
     return _mappings[key]
 
 

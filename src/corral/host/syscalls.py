@@ -8,6 +8,7 @@ Numbers of the newer calls are the same on all architectures that Corral support
 import ctypes
 import errno
 import os
+import struct
 from typing import Any
 
 AT_FDCWD = -100
@@ -160,6 +161,15 @@ def openat2(dirfd: int, path: Path, flags: int, mode: int = 0, resolve: int = 0)
             if error.errno not in (errno.EAGAIN, errno.EINTR) or attempt == 127:
                 raise
     raise OSError(errno.EAGAIN, "openat2: the path changes too often", os.fsdecode(path))
+
+
+def open_by_handle(mount_fd: int, handle_type: int, handle: bytes, flags: int) -> int:
+    """open_by_handle_at(2): a file by its file system's own name for it. Close-on-exec."""
+    buffer = struct.pack("=Ii", len(handle), handle_type) + handle
+    result = _libc.open_by_handle_at(
+        ctypes.c_int(mount_fd), ctypes.c_char_p(buffer), ctypes.c_int(flags | os.O_CLOEXEC)
+    )
+    return _checked("open_by_handle_at", result)
 
 
 def mount(source: Path, target: Path, fstype: Path | None, flags: int = 0, data: Path | None = None) -> None:
