@@ -6,9 +6,9 @@ the registry, mirror or proxy that this host is set up for.
 """
 
 import asyncio
-import contextlib
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.request import getproxies_environment
 
 from corral.engine.ports import Progress
-from corral.errors import CorralError, DiskFull, Unsupported, UpstreamFailed
-from corral.host import process
+from corral.errors import CorralError, DiskFull, HostError, Unsupported, UpstreamFailed
+from corral.host import mounts, process
 from corral.host.programs import find_program
 from corral.model.ids import LayerDigest
 from corral.rootfs import recipe
@@ -127,7 +127,32 @@ async def _fill_debian(root: Path, progress: Progress) -> None:
         raise _failed(
             "mmdebstrap", done, "see whether `apt-get update` works on this host (mirror, proxy, network)"
         )
+    await asyncio.to_thread(_clean, root)
     await asyncio.to_thread(_write_files, root, recipe.DEBIAN_FILES, {"/usr/bin/vim": "vim.tiny"})
+
+
+def _clean(root: Path) -> None:
+    """Remove what the build has left. No directory on these paths is a symlink in Debian."""
+    if inside := mounts.mounts_below(root):
+        raise HostError(f"{inside[0].target} is still mounted after the build", "unmount it, and try again")
+    for name in recipe.EMPTIED:
+        for child in (root / name).iterdir():
+            _remove(child)
+    for pattern in recipe.REMOVED:
+        for path in root.glob(pattern):
+            _remove(path)
+    for name, kept in recipe.PRUNED:
+        for folder, _, files in os.walk(root / name):
+            for file in files:
+                if file != kept:
+                    Path(folder, file).unlink()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 async def host_mirrors() -> recipe.Mirrors:
@@ -196,28 +221,31 @@ def _failed(program: str, done: process.Completed, hint: str) -> CorralError:
 
 
 def _unpack_wheel(wheel: Path, root: Path) -> None:
-    prefix = root / "usr" / "local"
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             parts = Path(entry.filename).parts[1:]
             if entry.is_dir() or len(parts) < 2 or parts[0] not in _WHEEL_PARTS or ".." in parts:
                 continue
-            target = prefix.joinpath(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target = _place(root, "/".join(("usr/local", *parts)))
             target.write_bytes(archive.read(entry))
             target.chmod(0o755 if (entry.external_attr >> 16) & 0o100 else 0o644)
 
 
 def _write_files(root: Path, files: Mapping[str, tuple[int, str]], links: Mapping[str, str]) -> None:
     for name, (mode, text) in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # the build may have left a link there, which would be followed
+        path = _place(root, name)
         path.write_text(text)
         path.chmod(mode)
     for name, target in links.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.symlink_to(target)
+        _place(root, name).symlink_to(target)
+
+
+def _place(root: Path, name: str) -> Path:
+    """Where a new file goes: nothing is there, and everybody can reach it, whatever the daemon's umask is."""
+    path = root / name.lstrip("/")
+    missing = [parent for parent in path.parents if parent.is_relative_to(root) and not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir()
+        parent.chmod(0o755)
+    path.unlink(missing_ok=True)  # the build may have left a link there, which would be followed
+    return path

@@ -57,7 +57,8 @@ DEBIAN_FILES: Mapping[str, tuple[int, str]] = {
     "/etc/gitconfig": (
         0o644,
         "[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = *\n[advice]\n\tdetachedHead = false\n"
-        "[core]\n\tuntrackedCache = true\n",
+        '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n\tsmudge = git-lfs smudge -- %f\n'
+        "\tprocess = git-lfs filter-process\n\trequired = true\n",
     ),
     "/etc/tmux.conf": (
         0o644,
@@ -78,14 +79,15 @@ DEBIAN_FILES: Mapping[str, tuple[int, str]] = {
     "/etc/machine-id": (0o444, ""),
 }
 
-# What the host's system, or the build itself, leaves in the tree: its devices, logs and caches.
-_CLEAN_UP = """\
-rm -rf "$1"/usr/share/locale/* "$1"/usr/share/man/* "$1"/usr/share/info/* "$1"/dev/* "$1"/var/log/* "$1"/tmp/*
-find "$1"/usr/share/doc -mindepth 2 ! -name copyright -type f -delete
-rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old
-rm -f "$1"/var/cache/ldconfig/aux-cache "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-
-mkdir -p "$1"/dev/pts "$1"/dev/shm "$1"/var/lib/apt/lists/partial "$1"/run/corral
-"""
+# What the build leaves in the tree. Removed after mmdebstrap has ended, never by a hook of it: while it runs, the
+# host's own /dev, /proc and /sys are mounted in there.
+EMPTIED = ("dev", "tmp", "usr/share/locale", "usr/share/man", "usr/share/info", "var/lib/apt/lists")
+REMOVED = (
+    *("var/cache/apt/*.bin", "var/cache/debconf/*-old", "var/cache/ldconfig/aux-cache", "var/lib/dpkg/*-old"),
+    *("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-"),
+)
+# Files below the first that are not called as the second.
+PRUNED = (("usr/share/doc", "copyright"), ("var/log", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,14 @@ def key_of(*parts: object) -> str:
 
 def debian_key(machine: str) -> str:
     """The key of the Debian layer for a machine type. Which mirror it came from makes no difference."""
-    return key_of("debian", 1, machine, mmdebstrap_command("", Mirrors()), dict(DEBIAN_FILES))
+    return key_of(
+        "debian", 1, machine, mmdebstrap_command("", Mirrors()), dict(DEBIAN_FILES), EMPTIED, REMOVED, PRUNED
+    )
 
 
 def node_key(release: NodeRelease) -> str:
     """The key of the Node layer."""
-    return key_of("node", 1, release.version, release.sha256, dict(NODE_FILES), dict(NODE_LINKS))
+    return key_of("node", 2, release.version, release.sha256, dict(NODE_FILES), dict(NODE_LINKS))
 
 
 def mmdebstrap_command(target: str, mirrors: Mirrors) -> list[str]:
@@ -161,7 +165,7 @@ def mmdebstrap_command(target: str, mirrors: Mirrors) -> list[str]:
         *(f"--aptopt={option}" for option in mirrors.apt_options),
         # Not --dpkgopt: it would pass every essential package through a slow filter while unpacking (15 s).
         f"--extract-hook={write_dpkg_config}",
-        f"--customize-hook={add_user}", f"--customize-hook={_CLEAN_UP}",
+        f"--customize-hook={add_user}",
         SUITE, target, *mirrors.sources,
     ]  # fmt: skip
 
