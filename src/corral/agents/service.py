@@ -3,6 +3,7 @@
 import logging
 import shlex
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
@@ -56,8 +57,8 @@ class AgentService:
 
     # -- what a sandbox gets ----------------------------------------------------------------------------------------
 
-    async def granted(self, tenant: TenantId, request: CreateRequest) -> tuple[str, ...]:
-        """The secrets that a request is entitled to: those that it names, or those that its agent can use.
+    async def complete(self, tenant: TenantId, request: CreateRequest) -> CreateRequest:
+        """The request with the secrets that it is entitled to: those that it names, or those that its agent can use.
 
         Raises NotFound for a secret that does not exist, Conflict if the agent could use none.
         """
@@ -67,14 +68,14 @@ class AgentService:
         elif preset is not None:
             named = [info for info in await self._secrets.list(tenant) if info.provider in preset.providers]
         else:
-            return ()
+            return replace(request, secrets=())
         if preset is not None and _first_usable(preset, named) is None:
             wanted = " or ".join(preset.providers)
             raise Conflict(
                 f"{preset.title} needs a secret of provider {wanted}, and there is none",
                 f"add one: `corral secret add {next(iter(preset.providers))}`",
             )
-        return tuple(sorted(info.name for info in named))
+        return replace(request, secrets=tuple(sorted(info.name for info in named)))
 
     async def environment(self, sandbox: Sandbox) -> dict[str, str]:
         """The variables of every process of a sandbox. The token among them is worth nothing outside of it."""
@@ -101,7 +102,7 @@ class AgentService:
         if connection is None:
             return
         files = self._driver.files(spec)
-        for file in preset.home_files(connection):
+        for file in preset.home_files(connection, workdir=spec.workdir):
             await files.write(file.path, _once(file.content.encode()), spec.user, file.mode)
 
     # -- running ----------------------------------------------------------------------------------------------------

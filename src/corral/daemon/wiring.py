@@ -37,6 +37,7 @@ from corral.network.networks import Networks
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
 from corral.store.store import SqlStore
+from corral.work.quarantine import make_scratch
 from corral.work.service import RepositoryService
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     events = Events()
     registry = Registry(store, events, clock)
     secrets = Secrets(store, client, clock)
-    layers = LayerStore(root_store)
+    layers = LayerStore(root_store, places.data)
 
     agents = AgentService(
         store=store,
@@ -107,12 +108,16 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
     )
     stack.callback(processes.detach)
-    repos = RepositoryService(sandboxes=lambda: sandboxes, processes=processes)
+    repos = RepositoryService(
+        sandboxes=lambda: sandboxes, processes=processes, scratch=make_scratch(places.data / "quarantine")
+    )
+
+    async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
+        return await repos.complete(await agents.complete(tenant, request))
 
     async def provision(sandbox: Sandbox, request: CreateRequest) -> None:
         await agents.configure(sandbox)
-        if request.repo is not None:
-            await repos.bring_in(sandbox, request.repo, request.branch, request.progress)
+        await repos.bring_in(sandbox, request)
 
     sandboxes = Sandboxes(
         store=store,
@@ -126,7 +131,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         on_running=processes.open,
         on_down=processes.close,
         provision=provision,
-        granted=agents.granted,
+        complete=complete,
     )
 
     gateway = GatewayProcess(client, places.instance, places.gateway_log)

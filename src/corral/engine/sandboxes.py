@@ -56,10 +56,10 @@ class Sandboxes:
         on_running: Ready,
         on_down: Callable[[SandboxId], Awaitable[None]],
         provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
-        granted: Callable[[TenantId, CreateRequest], Awaitable[tuple[str, ...]]],
+        complete: Callable[[TenantId, CreateRequest], Awaitable[CreateRequest]],
     ) -> None:
         """`on_running` and `on_down` open and close the session with a guest; `provision` fills a new sandbox (agent,
-        repository); `granted` names the secrets that a request is entitled to."""
+        repository); `complete` checks what a request names outside of the engine and fills in its defaults."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -71,7 +71,7 @@ class Sandboxes:
         self._on_running = on_running
         self._on_down = on_down
         self._provision = provision
-        self._granted = granted
+        self._complete = complete
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
@@ -100,7 +100,7 @@ class Sandboxes:
 
         Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity, DiskFull.
         """
-        checked(request)
+        request = await self._complete(tenant, checked(request))
         if len(self._registry.all()) >= MAX_SANDBOXES:
             raise NoCapacity(
                 f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`"
@@ -113,7 +113,7 @@ class Sandboxes:
             name=request.name or self._free_name(tenant),
             template=template,
             usable=self._driver.runtimes(),
-            secrets=await self._granted(tenant, request),
+            secrets=request.secrets or (),
             now=self._clock.now(),
         )
         async with self._registry.lock(spec.id):

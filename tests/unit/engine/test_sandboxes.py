@@ -57,8 +57,8 @@ class World:
             if self.failing_provision:
                 raise HostError("provision was told to fail")
 
-        async def granted(*_: object) -> tuple[str, ...]:
-            return ()
+        async def complete(_: TenantId, request: CreateRequest) -> CreateRequest:
+            return request
 
         processes = Processes(
             driver=self.driver,
@@ -79,7 +79,7 @@ class World:
             on_running=processes.open,
             on_down=processes.close,
             provision=provision,
-            granted=granted,
+            complete=complete,
         )
 
 

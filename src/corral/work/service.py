@@ -1,0 +1,109 @@
+"""Repositories as a service of the engine: brought into new sandboxes, compared, fetched back."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from corral.engine.plan import CreateRequest, egress_policy
+from corral.engine.processes import Processes
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.shell import Shell
+from corral.errors import Conflict, Forbidden
+from corral.model.ids import TenantId
+from corral.model.sandbox import Sandbox
+from corral.policy.egress import Allowed, decide
+from corral.work.carry import GUEST_HOME, carry
+from corral.work.clone import clone_url
+from corral.work.diff import diff
+from corral.work.inspect import inspect_repo
+from corral.work.names import check_clone_url, choose_branch, directory_name
+from corral.work.pull import pull
+
+
+class RepositoryService:
+    """What the engine knows of repositories. `scratch` is a directory of `quarantine.make_scratch`."""
+
+    def __init__(self, *, sandboxes: Callable[[], Sandboxes], processes: Processes, scratch: Path) -> None:
+        self._sandboxes = sandboxes
+        self._processes = processes
+        self._scratch = scratch
+
+    async def complete(self, request: CreateRequest) -> CreateRequest:
+        """The request with its repository checked and its working directory set to where that will be.
+
+        Raises what `inspect_repo` raises, InvalidInput for a bad URL or branch, Forbidden for a host not allowed.
+        """
+        if request.repo is None:
+            return request
+        choose_branch(request.branch, "sandbox")
+        if _is_url(request.repo):
+            source = check_clone_url(request.repo)
+            _check_allowed(source, request)
+        else:
+            source = str((await inspect_repo(request.repo)).path)
+        workdir = request.workdir or f"{GUEST_HOME}/{directory_name(source)}"
+        return replace(request, repo=source, workdir=workdir)
+
+    async def bring_in(self, sandbox: Sandbox, request: CreateRequest) -> None:
+        """Put the request's repository into a new sandbox."""
+        spec = sandbox.spec
+        if spec.repo is None:
+            return
+        bring = clone_url if _is_url(spec.repo) else carry
+        repo = await bring(
+            spec.repo, self._shell(sandbox), name=spec.name, branch=spec.branch, directory=spec.workdir
+        )
+        if request.progress is not None:
+            request.progress(f"repository at {repo.directory} on branch {repo.branch}")
+            for note in repo.notes:
+                request.progress(f"note: {note}")
+
+    async def diff(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
+        """What changed since the sandbox got the repository, uncommitted and untracked files included."""
+        sandbox = self._with_repo(tenant, ref)
+        async for data in diff(self._shell(sandbox), sandbox.spec.workdir):
+            yield data
+
+    async def pull(self, tenant: TenantId, ref: str, target: str | None) -> dict[str, Any]:
+        """Fetch the sandbox's commits into `refs/corral/<name>` of `target`, or of the repository that it came from."""
+        sandbox = self._with_repo(tenant, ref)
+        source = str(sandbox.spec.repo)
+        if target is None and _is_url(source):
+            raise Conflict(
+                "this sandbox's repository came from a URL", "say which clone to fetch into: --into PATH"
+            )
+        result = await pull(
+            self._shell(sandbox),
+            sandbox.spec.workdir,
+            target or source,
+            name=sandbox.spec.name,
+            scratch=self._scratch,
+        )
+        return asdict(result)
+
+    def _with_repo(self, tenant: TenantId, ref: str) -> Sandbox:
+        sandbox = self._sandboxes().get(tenant, ref)
+        if sandbox.spec.repo is None:
+            raise Conflict(
+                f"sandbox {sandbox.spec.name} was made without a repository", "make one with --repo PATH"
+            )
+        return sandbox
+
+    def _shell(self, sandbox: Sandbox) -> Shell:
+        return Shell(self._processes, sandbox.spec.tenant, sandbox.id, sandbox.spec.user)
+
+
+def _is_url(source: str) -> bool:
+    return "://" in source
+
+
+def _check_allowed(url: str, request: CreateRequest) -> None:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    decision = decide(egress_policy(request.allow), host, parts.port or 443)
+    if not isinstance(decision, Allowed):
+        raise Forbidden(
+            f"the sandbox may not reach {host}, where its repository is", f"allow it: add --allow {host}"
+        )
