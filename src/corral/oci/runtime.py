@@ -1,0 +1,163 @@
+"""OCI runtimes as outside programs: what Corral needs of one, how one is called, and what its answers mean.
+
+A runtime is used for two things only: to start PID 1 from a bundle, and to clean up after its end. All the
+rest (signals, waiting, freezing, limits, processes) goes to the kernel or to PID 1 directly, which is faster
+and has no state of a runtime's to get out of step with. So one class serves all runtimes; their differences
+are `RuntimeTraits`.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.errors import CorralError, DiskFull, HostError, NoCapacity, Unsupported
+from corral.host import process
+from corral.model.sandbox import Isolation
+
+_RUN_SECONDS = 60.0
+_DELETE_SECONDS = 30.0
+_MAX_LOG = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeTraits:
+    """How a runtime differs from others. `flags` stand before the subcommand, `suid_flags` too where a
+    template has sudo.
+
+    `own_kernel`: the guest makes no calls of the host's kernel, so a seccomp profile for it and a view of the
+    host's sysfs are useless, and what the host changes in its root is not seen inside.
+    """
+
+    name: str
+    isolation: Isolation
+    flags: tuple[str, ...] = ()
+    suid_flags: tuple[str, ...] = ()
+    own_kernel: bool = False
+
+
+class Runtime:
+    """One runtime program and its state directory below the run directory.
+
+    Starting needs a bundle directory with `config.json`; `pid` (the host's number of PID 1, or of the process
+    that holds the guest's kernel) and `runtime.log` are written into it.
+    """
+
+    def __init__(self, traits: RuntimeTraits, program: Path, state: Path) -> None:
+        self.traits = traits
+        self._program = program
+        self._state = state
+
+    async def start(self, container: str, bundle: Path, stdin: int, stdout: int, *, suid: bool) -> int:
+        """Start PID 1 with these descriptors; its process number on the host. Raises what `classify_failure`
+        says; then call `delete`.
+        """
+        log = bundle / "runtime.log"
+        pid_file = bundle / "pid"
+        pid_file.unlink(missing_ok=True)
+        child = process.spawn(
+            [
+                *self._command(log, suid=suid),
+                *("run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container),
+            ],
+            stdin=stdin,
+            stdout=stdout,
+        )
+        code = await _finish(child, _RUN_SECONDS)
+        if code != 0:
+            raise classify_failure(self.traits.name, code, _tail(log))
+        return read_pid(pid_file)
+
+    async def delete(self, container: str, bundle: Path) -> None:
+        """Forget a container whose processes have ended. Idempotent; raises HostError if the runtime
+        fails."""
+        if not self.knows(container):
+            return
+        log = bundle / "delete.log" if bundle.is_dir() else Path(os.devnull)
+        child = process.spawn([*self._command(log), "delete", container])
+        code = await _finish(child, _DELETE_SECONDS)
+        if code != 0 and self.knows(container):
+            raise classify_failure(self.traits.name, code, _tail(log))
+
+    def knows(self, container: str) -> bool:
+        """Whether there is anything of the container in the runtime's state."""
+        return any(self._state.glob(f"{container}*"))
+
+    def exec_command(self, container: str, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` as root in a running container, with the caller's own stdio."""
+        return [*self._command(Path(os.devnull)), "exec", "--user", "0:0", container, *argv]
+
+    def _command(self, log: Path, *, suid: bool = False) -> list[str]:
+        return [
+            str(self._program),
+            *("--root", str(self._state), "--log", str(log), "--log-format", "json"),
+            *self.traits.flags,
+            *(self.traits.suid_flags if suid else ()),
+        ]
+
+
+async def _finish(child: process.Child, seconds: float) -> int:
+    """The exit code; 128 + n for a signal. The runtime is killed when its time has passed, or the caller is
+    cancelled."""
+    try:
+        status = await child.wait(seconds)
+    except TimeoutError:
+        raise HostError(
+            f"{Path(child.argv[0]).name} did not answer within {seconds:.0f} seconds",
+            "the host is overloaded: try again",
+        ) from None
+    finally:
+        if child.running:
+            await child.kill_and_wait()
+    return status if status >= 0 else 128 - status
+
+
+def _tail(log: Path) -> str:
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_LOG))
+        return file.read(_MAX_LOG).decode("utf-8", "replace")
+    return ""
+
+
+def read_pid(path: Path) -> int:
+    """The number in a runtime's pid file. Raises HostError if it holds none."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HostError(f"the runtime left no process number in {path.name}: {error}") from error
+
+
+def last_error(log: str) -> str:
+    """The message of the last error in a runtime's JSON log, else its last line; at most 500 characters."""
+    last = ""
+    for line in log.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            last = line.strip() or last
+            continue
+        if isinstance(record, Mapping) and record.get("level") in ("error", "fatal", "warning", "panic"):
+            last = str(record.get("msg", "")) or last
+    return last[-500:]
+
+
+_CAUSES: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
+    (("no space left", "disk quota exceeded"), DiskFull),
+    (("cannot allocate memory", "resource temporarily unavailable", "too many open files"), NoCapacity),
+    (
+        ("not supported", "unsupported", "function not implemented", "unknown cgroup", "invalid argument"),
+        Unsupported,
+    ),
+)
+
+
+def classify_failure(runtime: str, code: int, log: str) -> CorralError:
+    """What a runtime's failed call means, from its exit code and its log."""
+    reason = last_error(log) or f"exit code {code}"
+    text = reason.lower()
+    for signs, kind in _CAUSES:
+        if any(sign in text for sign in signs):
+            return kind(f"{runtime} could not start the sandbox: {reason}")
+    return HostError(f"{runtime} failed: {reason}")
