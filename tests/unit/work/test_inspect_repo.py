@@ -12,6 +12,10 @@ from corral.work.inspect import inspect_repo
 Git = Callable[..., str]
 
 
+def link(target: Path | str, at: Path) -> None:
+    at.symlink_to(target)
+
+
 def rename(old: Path, new: Path) -> None:
     old.rename(new)
 
@@ -33,7 +37,7 @@ async def test_a_directory_below_the_top_means_the_repository(repo: Path) -> Non
 
 
 async def test_a_link_to_a_repository_is_followed(repo: Path, tmp_path: Path) -> None:
-    os.symlink(repo, tmp_path / "link")
+    link(repo, tmp_path / "link")
     assert (await inspect_repo(f"{tmp_path}/link")).path == repo
 
 
