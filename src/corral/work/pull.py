@@ -242,7 +242,8 @@ async def _changes(git: HostGit, old: str, new: str) -> AsyncIterator[review.Cha
 
 async def _store(state: RepoState, pack: Path, timeout: float) -> None:  # noqa: ASYNC109
     """Put the checked pack into the repository, written by its owner's git."""
-    async with state.git.stream("index-pack", "--stdin", timeout=timeout) as git:
+    checked = state.git.with_environment({}, limit_memory=True)
+    async with checked.stream("index-pack", "--stdin", timeout=timeout) as git:
         with await asyncio.to_thread(pack.open, "rb") as file:
             while data := await asyncio.to_thread(file.read, _CHUNK):
                 try:

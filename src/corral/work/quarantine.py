@@ -72,15 +72,10 @@ def _quoted(path: Path) -> str:
     return f'"{escaped}"'
 
 
-def sweep(scratch: Path) -> None:
-    """Remove what a killed daemon left below `scratch`. Call it when no pull is under way."""
-    for left in scratch.glob(f"{_PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
 def make_scratch(path: Path) -> Path:
-    """A directory for quarantines: others may pass through it, for git runs as a repository's owner, but
-    not list it.
+    """A directory for quarantines; what a killed daemon left there is removed, so no pull may be under way.
+
+    Others may pass through it, for git runs as a repository's owner, but not list it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -89,4 +84,6 @@ def make_scratch(path: Path) -> Path:
         if error.errno == errno.ENOSPC:
             raise DiskFull(f"there is no space for {path}") from error
         raise HostError(f"cannot make {path}: {error.strerror}") from error
+    for left in path.glob(f"{_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
     return path
