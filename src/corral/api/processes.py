@@ -11,8 +11,8 @@ from corral.api import shapes
 from corral.api.bodies import BINARY_REQUEST, body_of
 from corral.api.context import Caller, CallerDep, ProcessPath, RefPath
 from corral.api.failures import documented
-from corral.api.sandboxes import EVENT_STREAM
-from corral.api.streams import event, stream, while_connected
+from corral.api.sandboxes import EVENT_STREAM, FollowQuery
+from corral.api.streams import event, stream, until_idle, while_connected
 from corral.engine.processes import Chunk, Ended, RunResult, StartRequest
 from corral.errors import Conflict, TooLarge
 from corral.model.ids import ProcessId
@@ -120,7 +120,12 @@ async def get_process(caller: CallerDep, ref: RefPath, process: ProcessPath) -> 
     "/processes/{process}/output", response_class=Response, responses={**documented(), **EVENT_STREAM}
 )
 async def follow_output(
-    caller: CallerDep, ref: RefPath, process: ProcessPath, stdout: Offset = 0, stderr: Offset = 0
+    caller: CallerDep,
+    ref: RefPath,
+    process: ProcessPath,
+    stdout: Offset = 0,
+    stderr: Offset = 0,
+    follow: FollowQuery = True,
 ) -> Response:
     """Output from the given offsets on, then as it comes, until the process ends.
 
@@ -132,7 +137,8 @@ async def follow_output(
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield event("start", shapes.process_info(processes.get(caller.tenant, ref, process)))
-        async for item in processes.output(caller.tenant, ref, process, offsets):
+        output = processes.output(caller.tenant, ref, process, offsets)
+        async for item in output if follow else until_idle(output):
             match item:
                 case Chunk():
                     yield event(item.stream.value, protocol.OutputChunk(offset=item.offset, data=item.data))

@@ -11,7 +11,7 @@ from corral.api import shapes
 from corral.api.bodies import streamed
 from corral.api.context import CallerDep, RefPath
 from corral.api.failures import documented
-from corral.api.streams import Tell, event, progress_stream, stream
+from corral.api.streams import Tell, event, progress_stream, stream, until_idle
 from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
 from corral.model.ids import check_labels
@@ -22,6 +22,7 @@ from corral.protocol.catalog import Denials, Pulled
 from corral.protocol.processes import ProcessInfo
 
 router = APIRouter(prefix="/v1", tags=["sandboxes"])
+FollowQuery = Annotated[bool, Query(description="Wait for what will come; else end after what is there.")]
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
@@ -163,14 +164,15 @@ async def get_denials(caller: CallerDep, ref: RefPath) -> Denials:
 async def follow_events(
     caller: CallerDep,
     after: Annotated[int | None, Query(ge=0, description="Sequence number to go on from.")] = None,
+    follow: FollowQuery = True,
     last_event_id: Annotated[int | None, Header(ge=0, description="The same, as browsers send it.")] = None,
 ) -> Response:
     """Sandboxes' changes of state (events `lifecycle`), without end. `ready` is sent first."""
 
     async def events() -> AsyncGenerator[bytes, None]:
-        follow = caller.engine.sandboxes.events(caller.tenant, after if after is not None else last_event_id)
+        found = caller.engine.sandboxes.events(caller.tenant, after if after is not None else last_event_id)
         yield event("ready", Done())
-        async for item in follow:
+        async for item in found if follow else until_idle(found):
             yield b"id: %d\n" % item.sequence + event("lifecycle", shapes.lifecycle_event(item))
 
     return await stream(events())

@@ -1,7 +1,7 @@
 """Server-sent events: a response that beats while it is idle and ends its work when the client goes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -14,6 +14,7 @@ from corral.errors import Timeout
 from corral.protocol.base import Error, ProgressLine
 
 HEARTBEAT_SECONDS = 15.0
+IDLE_SECONDS = 0.2
 PROGRESS_KEPT = 1000
 """Progress lines that wait for a slow client; more are dropped."""
 
@@ -88,6 +89,17 @@ async def stream(events: AsyncGenerator[bytes, None]) -> Response:
             await events.aclose()
 
     return EventStream(produce)
+
+
+async def until_idle(items: AsyncIterator[T]) -> AsyncIterator[T]:
+    """The same items, until none has come for a while: what is there now, rather than what will come."""
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                item = await anext(items)
+        except (TimeoutError, StopAsyncIteration):
+            return
+        yield item
 
 
 def progress_stream(work: Callable[[Tell], Coroutine[Any, Any, BaseModel]]) -> Response:

@@ -1,17 +1,14 @@
 """Starting this host's daemon on first use.
 
-`corral serve --detach` is started as a process of its own session and left alone; readiness is the socket's answer. Two
+The daemon is started as a process of its own session and left alone; readiness is the socket's answer. Two
 clients may do so at once: the second daemon refuses to start, and both clients find the first.
 """
 
-import fcntl
 import os
 import select
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from corral.errors import DaemonUnreachable, Forbidden
@@ -47,31 +44,27 @@ def ensure(where: Settings) -> None:
     if os.geteuid() != 0:
         raise Forbidden("no daemon runs, and only root can start it", "run `sudo corral daemon start` once")
     offset = _size(where.log)
-    pid = _spawn(where)
-    if not _wait(where.socket, pid):
+    if not _wait(where.socket, _spawn(where)):
         raise DaemonUnreachable(
-            f"the daemon did not start{_tail(where.log, offset)}",
+            f"the daemon did not start{_tail(where.startup_log, 0)}{_tail(where.log, offset)}",
             f"look for the cause in {where.log}, and at `corral doctor`",
         )
 
 
 def _spawn(where: Settings) -> int:
-    with _null() as null:
-        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(where.startup_log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    try:
+        where.startup_log.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
         environ = {**os.environ, "CORRAL_DATA_DIR": str(where.data_dir)}
         return os.posix_spawn(SERVE[0], SERVE, environ, file_actions=actions, setsid=True)
-
-
-@contextmanager
-def _null() -> Iterator[int]:
-    fd = os.open(os.devnull, os.O_RDWR)
-    # Above 2, so that no duplication closes it, and closed in the child.
-    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    try:
-        yield high
-    finally:
-        os.close(high)
+    except OSError as error:
+        raise DaemonUnreachable(
+            f"the daemon could not be started: {error}", "check CORRAL_DATA_DIR"
+        ) from error
 
 
 def _wait(path: Path, pid: int) -> bool:

@@ -163,13 +163,15 @@ def denials(ref: str) -> Call[list[dict[str, Any]]]:
     return Call(get(url("sandboxes", ref, "denials")), lambda body: parse(catalog.Denials, body).denials)
 
 
-def events(after: int | None = None) -> Follow[sandboxes.LifecycleEvent]:
-    """Sandboxes' changes of state, from now or after a sequence number, without end."""
+def events(after: int | None = None, *, wait: bool = True) -> Follow[sandboxes.LifecycleEvent]:
+    """Sandboxes' changes of state, from now or after a sequence number, without end; without `wait`, those kept now."""
 
     def decode(event: Event) -> sandboxes.LifecycleEvent | None:
         return parse(sandboxes.LifecycleEvent, event.data) if event.name == "lifecycle" else None
 
-    return Follow(Request("GET", url("events", after=after), accept=EVENTS), decode)
+    return Follow(
+        Request("GET", url("events", after=after, follow=None if wait else "false"), accept=EVENTS), decode
+    )
 
 
 # -- agents and repositories --------------------------------------------------------------------------------------

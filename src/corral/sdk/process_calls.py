@@ -136,11 +136,15 @@ def signal_process(ref: str, process: int, signal: int) -> Call[None]:
 
 @dataclass(slots=True)
 class Follower:
-    """How far a process's output has been read. Decides what to ask for next; does no I/O."""
+    """How far a process's output has been read. Decides what to ask for next; does no I/O.
+
+    Without `wait`, what is there now is all that is asked for.
+    """
 
     ref: str
     process: int
     offsets: dict[Stream, int] = field(default_factory=lambda: dict.fromkeys(Stream, 0))
+    wait: bool = True
     exit: protocol.Exit | None = None
     _pauses: list[float] = field(default_factory=lambda: list(RECONNECT_PAUSES))
 
@@ -157,7 +161,8 @@ class Follower:
     def request(self) -> Request:
         """What to ask for now."""
         offsets = {stream.value: offset for stream, offset in self.offsets.items() if offset}
-        path = url("sandboxes", self.ref, "processes", self.process, "output", **offsets)
+        follow = None if self.wait else "false"
+        path = url("sandboxes", self.ref, "processes", self.process, "output", follow=follow, **offsets)
         return Request("GET", path, accept=EVENTS)
 
     def take(self, event: Event) -> Output | None:
@@ -194,7 +199,7 @@ class FollowOutput(Operation[Iterator[Output], AsyncIterator[Output]]):
                     for event in events:
                         if (output := follower.take(event)) is not None:
                             yield output
-                if follower.ended():
+                if follower.ended() or not follower.wait:
                     return
                 pause = follower.pause(_ended_early())
             except DaemonUnreachable as error:
@@ -210,7 +215,7 @@ class FollowOutput(Operation[Iterator[Output], AsyncIterator[Output]]):
                     async for event in events:
                         if (output := follower.take(event)) is not None:
                             yield output
-                if follower.ended():
+                if follower.ended() or not follower.wait:
                     return
                 pause = follower.pause(_ended_early())
             except DaemonUnreachable as error:
@@ -218,9 +223,11 @@ class FollowOutput(Operation[Iterator[Output], AsyncIterator[Output]]):
             await transport.sleep(pause)
 
 
-def follow_output(ref: str, process: int, stdout: int = 0, stderr: int = 0) -> FollowOutput:
-    """Output from the given offsets on, then as it comes, until the process ends."""
-    return FollowOutput(Follower(ref, process, {Stream.STDOUT: stdout, Stream.STDERR: stderr}))
+def follow_output(
+    ref: str, process: int, stdout: int = 0, stderr: int = 0, *, wait: bool = True
+) -> FollowOutput:
+    """Output from the given offsets on, then as it comes, until the process ends; without `wait`, what is there now."""
+    return FollowOutput(Follower(ref, process, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, wait))
 
 
 def _options(**values: Any) -> dict[str, Any]:

@@ -30,8 +30,13 @@ class Settings:
 
     @property
     def log(self) -> Path:
-        """What a detached daemon of this host writes."""
-        return self.data_dir / "logs" / "daemon.log"
+        """The log of this host's daemon."""
+        return self.data_dir / "logs" / "engine.log"
+
+    @property
+    def startup_log(self) -> Path:
+        """What a daemon that a client started has said before it had a log."""
+        return self.data_dir / "logs" / "startup.log"
 
 
 def settings(

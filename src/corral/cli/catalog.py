@@ -1,0 +1,316 @@
+"""Commands of templates, secrets, prices, settings and API keys."""
+
+import os
+import sys
+from decimal import Decimal, InvalidOperation
+
+import click
+
+from corral.cli.app import App, pass_app
+from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
+from corral.cli.values import json_option
+from corral.errors import InvalidInput
+
+# -- templates ----------------------------------------------------------------------------------------------------
+
+
+@click.group(epilog="\b\nExamples:\n  corral template build\n  corral template ls")
+def template() -> None:
+    """What sandboxes start from: the base, OCI images, agents, checkpoints."""
+
+
+@template.command(
+    epilog="""\b
+Examples:
+  corral template build                       the base
+  corral template build claude                an agent on top of the base
+  corral template build --image debian:12 --name deb"""
+)
+@click.argument("agent", required=False)
+@click.option("--image", metavar="REFERENCE", help="Import an OCI image.")
+@click.option("--name", help="Name of the imported template.")
+@json_option
+@pass_app
+def build(app: App, agent: str | None, image: str | None, name: str | None, as_json: bool) -> None:
+    """Build the base template, an AGENT's template, or one from an OCI image."""
+    if image and (agent or not name):
+        raise InvalidInput(
+            "an image needs a name, and no agent", "corral template build --image REFERENCE --name NAME"
+        )
+    if name and not image:
+        raise InvalidInput("only an imported image gets a name", "leave --name out, or add --image")
+    with progress("building") as show:
+        if image:
+            built = app.client.build_template("image", name=name, image=image, progress=show)
+        elif agent and agent != "base":
+            built = app.client.build_template("agent", agent=agent, progress=show)
+        else:
+            built = app.client.build_template("base", progress=show)
+    if as_json:
+        show_json(built)
+    else:
+        say(built.name)
+        note(f"{len(built.layers)} layers, {size(built.size)}")
+
+
+@template.command("ls", epilog="\b\nExample:\n  corral template ls --json")
+@json_option
+@pass_app
+def list_templates(app: App, as_json: bool) -> None:
+    """List templates."""
+    found = app.client.list_templates()
+    if as_json:
+        show_json(found)
+        return
+    rows = [(item.name, item.id, size(item.size), item.source, age(item.created_at)) for item in found]
+    table(["NAME", "ID", "SIZE", "SOURCE", "AGE"], rows)
+
+
+@template.command("show", epilog="\b\nExample:\n  corral template show base")
+@click.argument("name")
+@json_option
+@pass_app
+def show_template(app: App, name: str, as_json: bool) -> None:
+    """Show a template."""
+    found = app.client.get_template(name)
+    if as_json:
+        show_json(found)
+        return
+    fields(
+        [
+            ("name", found.name),
+            ("id", found.id),
+            ("source", found.source),
+            ("parent", found.parent),
+            ("size", size(found.size)),
+            ("user", found.user),
+            ("work directory", found.workdir),
+            ("sudo", "yes" if found.sudo else "no"),
+            ("environment", ", ".join(f"{key}={value}" for key, value in found.env.items())),
+            ("layers", ", ".join(found.layers)),
+            ("created", found.created_at.isoformat(timespec="seconds")),
+        ]
+    )
+
+
+@template.command("rm", epilog="\b\nExample:\n  corral template rm deb")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def remove_template(app: App, names: tuple[str, ...], as_json: bool) -> None:
+    """Remove templates; sandboxes made from them go on."""
+    from corral.cli.sandboxes import each
+
+    each(names, app.client.remove_template, as_json)
+
+
+@click.command(epilog="\b\nExample:\n  corral checkpoint box ready && corral create -t ready -n 10")
+@click.argument("sandbox")
+@click.argument("template")
+@json_option
+@pass_app
+def checkpoint(app: App, sandbox: str, template: str, as_json: bool) -> None:
+    """Make a template of a sandbox's files as they are now."""
+    made = app.client.checkpoint(sandbox, template)
+    show_json(made) if as_json else say(made.name)
+
+
+# -- secrets ------------------------------------------------------------------------------------------------------
+
+
+@click.group(epilog="\b\nExamples:\n  corral secret add anthropic < key.txt\n  corral secret ls")
+def secret() -> None:
+    """Keys that stay on this host: the gateway uses them on behalf of sandboxes, which never see them."""
+
+
+@secret.command(
+    "add",
+    epilog="""\b
+Examples:
+  corral secret add anthropic                          (asks, without showing what you type)
+  corral secret add anthropic < key.txt
+  corral secret add openai --from-env OPENAI_API_KEY
+  corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt""",
+)
+@click.argument("name")
+@click.option("--provider", type=click.Choice(["anthropic", "openai"]), help="Default: told from NAME.")
+@click.option("--base-url", metavar="URL", help="Where the model API is. Default: the provider's own.")
+@click.option("--from-env", metavar="VARIABLE", help="Take the value from this variable of yours.")
+@json_option
+@pass_app
+def add_secret(
+    app: App, name: str, provider: str | None, base_url: str | None, from_env: str | None, as_json: bool
+) -> None:
+    """Add or replace a secret. Its value comes from standard input or a variable, never from the command line."""
+    added = app.client.put_secret(name, _secret_value(name, from_env), provider, base_url)
+    show_json(added) if as_json else say(added.name)
+
+
+def _secret_value(name: str, variable: str | None) -> str:
+    if variable is not None:
+        if not os.environ.get(variable):
+            raise InvalidInput(
+                f"the variable {variable[:80]!r} is not set here", "set it, or give the key on stdin"
+            )
+        return os.environ[variable]
+    if sys.stdin.isatty():
+        return str(click.prompt(f"value of {name}", hide_input=True, err=True))
+    return sys.stdin.read().strip()
+
+
+@secret.command("ls", epilog="\b\nExample:\n  corral secret ls --json")
+@json_option
+@pass_app
+def list_secrets(app: App, as_json: bool) -> None:
+    """List secrets, without their values."""
+    found = app.client.list_secrets()
+    if as_json:
+        show_json(found)
+        return
+    table(
+        ["NAME", "PROVIDER", "BASE URL", "CHANGED"],
+        [(item.name, item.provider, item.base_url, age(item.updated_at)) for item in found],
+    )
+
+
+@secret.command("rm", epilog="\b\nExample:\n  corral secret rm anthropic")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def remove_secret(app: App, names: tuple[str, ...], as_json: bool) -> None:
+    """Remove secrets; calls that use them are refused from now on."""
+    from corral.cli.sandboxes import each
+
+    each(names, app.client.remove_secret, as_json)
+
+
+# -- prices -------------------------------------------------------------------------------------------------------
+
+
+@click.group(epilog="\b\nExample:\n  corral price set local '*' --input 0 --output 0")
+def price() -> None:
+    """Prices of models that the price library does not know."""
+
+
+def _micro(text: str) -> int:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise InvalidInput(f"{text[:40]!r} is not a price", "write US dollars, such as 3 or 0.25") from None
+    if not 0 <= value <= 1_000_000:
+        raise InvalidInput(f"the price {text[:40]} is out of range", "use 0 to 1,000,000 US dollars")
+    return int((value * 1_000_000).to_integral_value())
+
+
+@price.command(
+    "set",
+    epilog="""\b
+Examples:
+  corral price set openai gpt-next --input 2.50 --output 10 --cache-read 0.25
+  corral price set local '*' --input 0 --output 0""",
+)
+@click.argument("secret")
+@click.argument("model")
+@click.option("--input", "input_", required=True, help="US dollars per million input tokens.")
+@click.option("--output", required=True, help="US dollars per million output tokens.")
+@click.option("--cache-read", help="For tokens read from a cache. Default: as input.")
+@click.option("--cache-write", help="For tokens written to a cache. Default: as input.")
+@pass_app
+def set_price(
+    app: App,
+    secret: str,
+    model: str,
+    input_: str,
+    output: str,
+    cache_read: str | None,
+    cache_write: str | None,
+) -> None:
+    """Set what MODEL costs at SECRET's endpoint; MODEL `*` stands for all of its models."""
+    app.client.set_price(
+        secret,
+        model,
+        input=_micro(input_),
+        output=_micro(output),
+        cache_read=_micro(cache_read if cache_read is not None else input_),
+        cache_write=_micro(cache_write if cache_write is not None else input_),
+    )
+
+
+@price.command("ls", epilog="\b\nExample:\n  corral price ls --json")
+@json_option
+@pass_app
+def list_prices(app: App, as_json: bool) -> None:
+    """List the prices that were set here, in US dollars per million tokens."""
+    found = app.client.list_prices()
+    if as_json:
+        show_json(found)
+        return
+    table(
+        ["SECRET", "MODEL", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE"],
+        [
+            (
+                item.secret,
+                item.model,
+                item.input / 1e6,
+                item.output / 1e6,
+                item.cache_read / 1e6,
+                item.cache_write / 1e6,
+            )
+            for item in found
+        ],
+    )
+
+
+# -- settings and keys --------------------------------------------------------------------------------------------
+
+
+@click.group(epilog="\b\nExamples:\n  corral config get\n  corral config set api.listen 127.0.0.1:7070")
+def config() -> None:
+    """The daemon's settings."""
+
+
+@config.command("get", epilog="\b\nExamples:\n  corral config get\n  corral config get api.listen")
+@click.argument("key", required=False)
+@json_option
+@pass_app
+def get_config(app: App, key: str | None, as_json: bool) -> None:
+    """Show all settings, or one."""
+    values = app.client.get_config()
+    if key is not None:
+        if key not in values:
+            raise InvalidInput(f"there is no setting {key[:80]!r}", f"settings: {', '.join(sorted(values))}")
+        show_json(values[key]) if as_json else say(_setting(values[key]))
+    elif as_json:
+        show_json(values)
+    else:
+        table(["SETTING", "VALUE"], [(name, _setting(value)) for name, value in sorted(values.items())])
+
+
+def _setting(value: object) -> str:
+    return clean(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+@config.command("set", epilog="\b\nExample:\n  corral config set egress.networks 10.1.0.0/16,10.2.0.0/16")
+@click.argument("key")
+@click.argument("value")
+@json_option
+@pass_app
+def set_config(app: App, key: str, value: str, as_json: bool) -> None:
+    """Change a setting. An empty VALUE takes it back."""
+    values = app.client.set_config(key, value)
+    show_json(values) if as_json else say(_setting(values.get(key, "")))
+
+
+@click.group(epilog="\b\nExample:\n  corral key create laptop")
+def key() -> None:
+    """API keys, for the API over TCP."""
+
+
+@key.command("create", epilog="\b\nExample:\n  export CORRAL_API_KEY=$(corral key create laptop)")
+@click.argument("label")
+@json_option
+@pass_app
+def create_key(app: App, label: str, as_json: bool) -> None:
+    """Make a new API key and print it; it is not shown again."""
+    made = app.client.create_key(label)
+    show_json({"label": label, "key": made}) if as_json else say(made)

@@ -1,0 +1,272 @@
+"""Commands of sandboxes' lives."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from corral.cli.app import App, pass_app
+from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
+from corral.cli.values import Duration, Size, env_option, json_option, labels, variables
+from corral.errors import CorralError, InvalidInput
+
+if TYPE_CHECKING:
+    from corral.protocol.sandboxes import SandboxInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_AT_ONCE = 1000
+THREADS = 16
+
+
+def create_options(command: F) -> F:
+    """What may be said of a new sandbox."""
+    options = [
+        click.option("--name", help="Default: a free one like brave-otter."),
+        click.option("-t", "--template", help="What to start from. Default: the agent's, or base."),
+        click.option("--isolation", type=click.Choice(["container", "gvisor"]), help="At least this strong."),
+        click.option("--runtime", help="OCI runtime, such as runc, crun or runsc."),
+        click.option("--memory", type=Size(), help="Most memory, such as 4G."),
+        click.option("--cpus", type=float, help="Most CPU, in cores."),
+        click.option("--disk", type=Size(), help="Most disk over the template, such as 10G."),
+        click.option("--pids", type=int, help="Most processes and threads."),
+        env_option,
+        click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label, to find it by."),
+        click.option("-u", "--user", help="Who runs commands. Default: the template's user."),
+        click.option("-w", "--workdir", help="Where commands run."),
+        click.option("--ttl", type=Duration(), help="Remove it after this time, such as 2h."),
+        click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="A host that it may reach."),
+        click.option("--secret", multiple=True, metavar="NAME", help="A secret that it may use."),
+        click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
+        click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def creation(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Client.create_sandbox` from the options of `create_options`."""
+    limits = {key: values[key] for key in ("memory", "cpus", "disk", "pids") if values[key] is not None}
+    ttl = values["ttl"]
+    return {
+        **{
+            key: values[key]
+            for key in ("name", "template", "isolation", "runtime", "user", "workdir", "branch")
+        },
+        "limits": limits or None,
+        "env": variables(values["env"]) or None,
+        "labels": labels(values["label"]) or None,
+        "ttl": None if ttl is None else max(int(ttl), 1),
+        "allow": values["allow"],
+        "secrets": values["secret"] or None,
+        "repo": repository(values["repo"]),
+    }
+
+
+def repository(text: str | None) -> str | None:
+    """A URL as it is; a path made absolute, since the daemon has another working directory."""
+    return text if text is None or "://" in text else str(Path(text).expanduser().absolute())
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  corral create
+  corral create --name box --memory 2G --ttl 1h
+  corral create -n 10 -l job=42 --json
+  corral create --isolation gvisor --allow example.org
+  corral create --repo . --branch auto"""
+)
+@create_options
+@click.option("--agent", help="The coding agent that it is for, such as claude.")
+@click.option("-n", "count", type=click.IntRange(1, MAX_AT_ONCE), default=1, help="Make this many at once.")
+@json_option
+@pass_app
+def create(app: App, count: int, agent: str | None, as_json: bool, **values: Any) -> None:
+    """Make a sandbox, start it and print its name."""
+    wanted = {**creation(values), "agent": agent}
+    with progress("creating") as show:
+        made, failures = _create_all(app, {**wanted, "progress": show}, count)
+    if as_json:
+        show_json(made[0] if count == 1 and made else made)
+    else:
+        for info in made:
+            say(info.name)
+    if failures:
+        if count > 1:
+            note(f"{len(failures)} of {count} were not made")
+        raise failures[0]
+
+
+def _create_all(
+    app: App, wanted: dict[str, Any], count: int
+) -> tuple[list["SandboxInfo"], list[CorralError]]:
+    client = app.client
+    made: list[SandboxInfo] = []
+    failures: list[CorralError] = []
+
+    def one(number: int) -> None:
+        name = wanted["name"]
+        try:
+            numbered = f"{name}-{number + 1}" if name and count > 1 else name
+            made.append(client.create_sandbox(**{**wanted, "name": numbered}))
+        except CorralError as error:
+            failures.append(error)
+
+    with ThreadPoolExecutor(min(count, THREADS)) as pool:
+        for _ in pool.map(one, range(count)):
+            pass
+    return made, failures
+
+
+@click.command(
+    "ls", epilog="\b\nExamples:\n  corral ls\n  corral ls -l job=42 --json\n  corral rm $(corral ls -q)"
+)
+@click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Only those with this label.")
+@click.option("-q", "--quiet", is_flag=True, help="Names only.")
+@json_option
+@pass_app
+def list_(app: App, label: Sequence[str], quiet: bool, as_json: bool) -> None:
+    """List sandboxes, oldest first."""
+    found = app.client.list_sandboxes(labels(label))
+    if as_json:
+        show_json(found)
+    elif quiet:
+        for item in found:
+            say(item.name)
+    else:
+        names = {item.id: item.name for item in app.client.list_templates()} if found else {}
+        table(
+            ["NAME", "STATE", "TEMPLATE", "ISOLATION", "AGENT", "AGE"],
+            [
+                (
+                    item.name,
+                    item.state,
+                    names.get(item.template, item.template),
+                    item.isolation,
+                    item.agent or "-",
+                    age(item.created_at),
+                )
+                for item in found
+            ],
+        )
+
+
+@click.command(epilog="\b\nExamples:\n  corral show box\n  corral show box --json")
+@click.argument("name")
+@json_option
+@pass_app
+def show(app: App, name: str, as_json: bool) -> None:
+    """Show all that is known of a sandbox, and what it uses now."""
+    info = app.client.get_sandbox(name)
+    stats = app.client.stats(info.id) if info.state in ("running", "paused") else None
+    if as_json:
+        show_json({"sandbox": info, "stats": stats})
+        return
+    limits = info.limits
+    fields(
+        [
+            ("name", info.name),
+            ("id", info.id),
+            ("state", f"{info.state} ({info.reason})" if info.reason else info.state),
+            ("exit code", info.exit_code),
+            ("template", info.template),
+            ("isolation", f"{info.isolation} ({info.runtime})"),
+            ("agent", info.agent),
+            ("repository", info.repo),
+            ("branch", info.branch),
+            ("user", info.user),
+            ("work directory", info.workdir),
+            ("memory", f"{size(stats.memory)} of {size(limits.memory)}" if stats else size(limits.memory)),
+            ("disk", f"{size(stats.disk)} of {size(limits.disk)}" if stats else size(limits.disk)),
+            ("processes", f"{stats.pids} of {limits.pids}" if stats else limits.pids),
+            ("cpus", limits.cpus),
+            ("secrets", ", ".join(info.secrets)),
+            ("may reach", ", ".join(rule.host for rule in info.allow)),
+            ("labels", ", ".join(f"{key}={value}" for key, value in info.labels.items())),
+            ("environment", ", ".join(sorted(info.env))),
+            ("time to live", f"{info.ttl} s" if info.ttl else None),
+            ("created", info.created_at.isoformat(timespec="seconds")),
+        ]
+    )
+
+
+def each(names: Sequence[str], act: Callable[[str], Any], as_json: bool) -> None:
+    """Do the same to several sandboxes; go on after a failure, and end with the first one."""
+    failures: list[CorralError] = []
+    for name in names:
+        try:
+            result = act(name)
+            if as_json:
+                json_line(result if result is not None else {"name": name, "ok": True})
+            else:
+                say(name)
+        except CorralError as error:
+            if len(names) > 1:
+                note(f"error: {name}: {error.message}")
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+@click.command(epilog="\b\nExample:\n  corral start box")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def start(app: App, names: Sequence[str], as_json: bool) -> None:
+    """Start stopped sandboxes; their files are as they were."""
+    each(names, app.client.start_sandbox, as_json)
+
+
+@click.command(epilog="\b\nExamples:\n  corral stop box\n  corral stop --grace 0 box")
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--grace", type=Duration(), default=10.0, show_default="10s", help="Time between TERM and KILL."
+)
+@json_option
+@pass_app
+def stop(app: App, names: Sequence[str], grace: float, as_json: bool) -> None:
+    """End sandboxes' processes; their files stay."""
+    each(names, lambda name: app.client.stop_sandbox(name, grace), as_json)
+
+
+@click.command(epilog="\b\nExample:\n  corral pause box")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def pause(app: App, names: Sequence[str], as_json: bool) -> None:
+    """Freeze sandboxes where they are; they use no CPU until they are resumed."""
+    each(names, app.client.pause_sandbox, as_json)
+
+
+@click.command(epilog="\b\nExample:\n  corral resume box")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def resume(app: App, names: Sequence[str], as_json: bool) -> None:
+    """Let paused sandboxes go on."""
+    each(names, app.client.resume_sandbox, as_json)
+
+
+@click.command(epilog="\b\nExamples:\n  corral ttl box 2h\n  corral ttl box never")
+@click.argument("name")
+@click.argument("time")
+@json_option
+@pass_app
+def ttl(app: App, name: str, time: str, as_json: bool) -> None:
+    """Let a sandbox end after TIME from now, or `never`."""
+    seconds = None if time == "never" else int(Duration().convert(time, None, None))
+    if seconds is not None and seconds < 1:
+        raise InvalidInput("a time to live is at least one second", "remove it at once: `corral rm NAME`")
+    each([name], lambda ref: app.client.set_ttl(ref, seconds), as_json)
+
+
+@click.command("rm", epilog="\b\nExamples:\n  corral rm box\n  corral rm $(corral ls -q -l job=42)")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@pass_app
+def remove(app: App, names: Sequence[str], as_json: bool) -> None:
+    """Remove sandboxes with all that is in them, running or not."""
+    each(names, app.client.remove_sandbox, as_json)

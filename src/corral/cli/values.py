@@ -1,0 +1,81 @@
+"""Values as people write them on a command line."""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from corral.errors import InvalidInput
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Size(click.ParamType[int]):
+    """Bytes: `512M`, `4G`, `1.5g`, `1048576`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a size; write for example 512M or 4G", param, ctx)
+        return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+class Duration(click.ParamType[float]):
+    """Seconds: `90`, `45s`, `30m`, `2h`, `1d`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = _DURATION.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a time; write for example 90, 30m or 2h", param, ctx)
+        return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def variables(items: Iterable[str]) -> dict[str, str]:
+    """`KEY=VALUE`, or `KEY` for the caller's own value. Raises InvalidInput where the caller has none."""
+    found = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals:
+            if key not in os.environ:
+                raise InvalidInput(f"the variable {key[:80]!r} is not set here", "give KEY=VALUE")
+            value = os.environ[key]
+        found[key] = value
+    return found
+
+
+def labels(items: Iterable[str]) -> dict[str, str]:
+    """`KEY=VALUE`, or `KEY` for an empty value."""
+    return {key: value for key, _, value in (item.partition("=") for item in items)}
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def env_option(command: F) -> F:
+    """`-e KEY=VALUE`, as often as needed."""
+    return click.option(
+        "-e",
+        "--env",
+        multiple=True,
+        metavar="KEY[=VALUE]",
+        help="Environment variable; without a value: your own.",
+    )(command)
