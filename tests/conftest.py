@@ -1,0 +1,172 @@
+"""A real daemon for tests that need one: in a data directory of its own, kept between runs so that what is slow to
+build (templates) is built once, and emptied of sandboxes before and after.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from corral import Client
+from corral.model.places import RUN_ROOT, instance_of
+from corral.sdk.settings import Settings, settings
+
+START_SECONDS = 60.0
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
+
+
+@dataclass
+class Daemon:
+    """A daemon process and the ways to talk to it."""
+
+    data: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which the CLI and the SDK find it."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("CORRAL_") or k == "CORRAL_CACHE_DIR"}
+        return {**inherited, "CORRAL_DATA_DIR": str(self.data)}
+
+    @property
+    def run(self) -> Path:
+        """Its run directory."""
+        return RUN_ROOT / instance_of(self.data.resolve())
+
+    @property
+    def where(self) -> Settings:
+        """How the SDK finds it."""
+        return settings(environ=self.env)
+
+    def client(self) -> Client:
+        """A client of it."""
+        return Client(where=self.where)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "corral.daemon.main", "--detach"],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(self.run / "api.sock"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                pytest.fail(f"the daemon did not start: {self.process.communicate()[1].decode()[-3000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Ask it to end and wait for that."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """`kill -9` of both of its processes."""
+        gateway = self.gateway_pid()
+        self._end(signal.SIGKILL)
+        if gateway is not None and Path(f"/proc/{gateway}").exists():
+            os.kill(gateway, signal.SIGKILL)
+
+    def gateway_pid(self) -> int | None:
+        """The process id of its gateway, its only child that runs `corral.gateway.main`."""
+        if self.process is None:
+            return None
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        for pid in " ".join(p.read_text() for p in tasks.glob("*/children")).split():
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and b"corral.gateway.main" in command.read_bytes():
+                return int(pid)
+        return None
+
+    def _end(self, number: int) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        process.wait(30)
+        if process.stderr is not None:
+            process.stderr.close()
+
+    def cli(self, *args: str, check: bool = True, **options: object) -> "subprocess.CompletedProcess[str]":
+        """Run `corral ARGS`. `options` go to subprocess.run."""
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            [sys.executable, "-m", "corral.cli.main", *args],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            **{"timeout": 600, "stdin": subprocess.DEVNULL if "input" not in options else None, **options},  # type: ignore[call-overload]
+        )
+        if check and done.returncode != 0:
+            pytest.fail(f"corral {' '.join(args)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def cli_json(self, *args: str) -> object:
+        """What `corral ARGS --json` printed."""
+        return json.loads(self.cli(*args, "--json").stdout)
+
+    def remove_all(self) -> None:
+        """Remove all of its sandboxes."""
+        with self.client() as client:
+            for sandbox in client.list_sandboxes():
+                client.remove_sandbox(sandbox.id)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def open_special_ranges(daemon: Daemon) -> None:
+    """Where this host resolves the package registries to special addresses (a company's mirror), open those."""
+    with daemon.client() as client:
+        for check in client.doctor():
+            networks = check.fix_value if check.name == "registries" else None
+            if networks:
+                client.set_config("egress.networks", networks)
+
+
+@pytest.fixture(scope="session")
+def shared_daemon() -> Iterator[Daemon]:
+    """One daemon for the whole run, with its templates."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    data = _cache() / "test-data"
+    data.mkdir(parents=True, exist_ok=True)
+    daemon = Daemon(data)
+    daemon.start()
+    try:
+        open_special_ranges(daemon)
+        daemon.remove_all()
+        with daemon.client() as client:
+            client.build_template("base")
+        yield daemon
+        daemon.remove_all()
+    finally:
+        daemon.stop()
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
+    """The shared daemon; whatever sandboxes a test leaves are removed."""
+    yield shared_daemon
+    if shared_daemon.process is None:
+        shared_daemon.start()
+    shared_daemon.remove_all()
