@@ -100,27 +100,52 @@ def bundle_config(
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": str(paths.root), "readonly": False},
-        "process": _process(template, facts),
+        "process": _process([INIT], template, facts),
         "mounts": _mounts(paths, spec.limits, facts),
         "linux": {
-            "namespaces": _namespaces(paths),
-            "uidMappings": [_mapping(uid_base)],
-            "gidMappings": [_mapping(uid_base)],
-            "cgroupsPath": cgroup,
-            "resources": _resources(spec.limits, facts),
-            "maskedPaths": list(_MASKED),
-            "readonlyPaths": list(_READ_ONLY),
-            **({"seccomp": seccomp_profile(facts.machine)} if seccomp else {}),
+            **_linux(spec.limits, facts, uid_base=uid_base, cgroup=cgroup, seccomp=seccomp),
+            "namespaces": [*_namespaces(), {"type": "network", "path": str(paths.netns)}],
         },
     }
 
 
-def _process(template: TemplateConfig, facts: HostFacts) -> dict[str, Any]:
+def probe_config(
+    root: Path, args: list[str], facts: HostFacts, *, uid_base: int, cgroup: str, seccomp: bool
+) -> dict[str, Any]:
+    """The `config.json` of a container with all that a runtime may refuse (ids, limits, rights, profile),
+    that runs `args` and has no network.
+    """
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": "probe",
+        "root": {"path": str(root), "readonly": False},
+        "process": _process(args, TemplateConfig(), facts),
+        "mounts": [_mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"])],
+        "linux": {
+            **_linux(Limits(), facts, uid_base=uid_base, cgroup=cgroup, seccomp=seccomp),
+            "namespaces": [*_namespaces(), {"type": "network"}],
+        },
+    }
+
+
+def _linux(limits: Limits, facts: HostFacts, *, uid_base: int, cgroup: str, seccomp: bool) -> dict[str, Any]:
+    return {
+        "uidMappings": [_mapping(uid_base)],
+        "gidMappings": [_mapping(uid_base)],
+        "cgroupsPath": cgroup,
+        "resources": _resources(limits, facts),
+        "maskedPaths": list(_MASKED),
+        "readonlyPaths": list(_READ_ONLY),
+        **({"seccomp": seccomp_profile(facts.machine)} if seccomp else {}),
+    }
+
+
+def _process(args: list[str], template: TemplateConfig, facts: HostFacts) -> dict[str, Any]:
     rights = list(_INIT_CAPABILITIES)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
-        "args": [INIT],
+        "args": args,
         "env": [],
         "cwd": "/",
         "noNewPrivileges": not template.sudo,
@@ -134,9 +159,8 @@ def _process(template: TemplateConfig, facts: HostFacts) -> dict[str, Any]:
     }
 
 
-def _namespaces(paths: BundlePaths) -> list[dict[str, str]]:
-    fresh = [{"type": kind} for kind in ("user", "mount", "pid", "ipc", "uts", "cgroup")]
-    return [*fresh, {"type": "network", "path": str(paths.netns)}]
+def _namespaces() -> list[dict[str, str]]:
+    return [{"type": kind} for kind in ("user", "mount", "pid", "ipc", "uts", "cgroup")]
 
 
 def _mapping(uid_base: int) -> dict[str, int]:

@@ -6,8 +6,11 @@ and has no state of a runtime's to get out of step with. So one class serves all
 are `RuntimeTraits`.
 """
 
+import asyncio
 import json
+import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from pathlib import Path
 from corral.errors import CorralError, DiskFull, HostError, NoCapacity, Unsupported
 from corral.host import process
 from corral.model.sandbox import Isolation
+
+_log = logging.getLogger(__name__)
 
 _RUN_SECONDS = 60.0
 _DELETE_SECONDS = 30.0
@@ -70,20 +75,36 @@ class Runtime:
             raise classify_failure(self.traits.name, code, _tail(log))
         return read_pid(pid_file)
 
-    async def delete(self, container: str, bundle: Path) -> None:
-        """Forget a container whose processes have ended. Idempotent; raises HostError if the runtime
-        fails."""
+    async def run(self, container: str, bundle: Path) -> None:
+        """Run a bundle to its end. Raises what `classify_failure` says unless it ended with status 0."""
+        log = bundle / "runtime.log"
+        child = process.spawn([*self._command(log), "run", "--bundle", str(bundle), container])
+        code = await _finish(child, _RUN_SECONDS)
+        if code != 0:
+            raise classify_failure(self.traits.name, code, _tail(log))
+
+    async def delete(self, container: str) -> None:
+        """Forget a container whose processes have ended. Idempotent. What a runtime fails to delete is
+        removed from its state all the same: nothing that it could stand for is left.
+        """
         if not self.knows(container):
             return
-        log = bundle / "delete.log" if bundle.is_dir() else Path(os.devnull)
-        child = process.spawn([*self._command(log), "delete", container])
+        child = process.spawn([*self._command(Path(os.devnull)), "delete", container])
         code = await _finish(child, _DELETE_SECONDS)
-        if code != 0 and self.knows(container):
-            raise classify_failure(self.traits.name, code, _tail(log))
+        if self.knows(container):
+            _log.warning("%s delete %s ended with %d: removing its state", self.traits.name, container, code)
+            await asyncio.to_thread(self._drop_state, container)
 
     def knows(self, container: str) -> bool:
         """Whether there is anything of the container in the runtime's state."""
         return any(self._state.glob(f"{container}*"))
+
+    def _drop_state(self, container: str) -> None:
+        for path in self._state.glob(f"{container}*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def exec_command(self, container: str, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` as root in a running container, with the caller's own stdio."""
