@@ -7,7 +7,7 @@ tmpfs as well, and `corral.host.files` keeps out of its /proc. Of all others it 
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from corral.host.filewrite import Owner, PendingFile
 
 _T = TypeVar("_T")
 CHUNK = 256 * 1024
+_CHUNKS = 4
 MAX_ENTRIES = 100_000
 _AT_ONCE = 4
 # What a process sees for an id that its user namespace does not map.
@@ -66,12 +67,10 @@ class HostGuestFiles:
             end = os.fstat(fd).st_size
             if size is not None:
                 end = min(end, offset + size)
-            while offset < end:
-                chunk = await self._read_at(fd, path, offset, min(CHUNK, end - offset))
-                if not chunk:
-                    return
-                offset += len(chunk)
-                yield chunk
+            while chunks := await self._read_at(fd, path, offset, end):
+                for chunk in chunks:
+                    offset += len(chunk)
+                    yield chunk
         finally:
             os.close(fd)
 
@@ -135,10 +134,16 @@ class HostGuestFiles:
 
         return await self._turns.call(in_tree, undo)
 
-    async def _read_at(self, fd: int, path: str, offset: int, size: int) -> bytes:
-        def read() -> bytes:
+    async def _read_at(self, fd: int, path: str, offset: int, end: int) -> Sequence[bytes]:
+        """Some chunks: a turn costs more than the reading of one."""
+
+        def read() -> Sequence[bytes]:
+            starts = range(offset, min(end, offset + _CHUNKS * CHUNK), CHUNK)
             with translated(path):
-                return os.pread(fd, size, offset)
+                chunks = [os.pread(fd, min(CHUNK, end - start), start) for start in starts]
+            # A file that shrinks meanwhile has holes in what was asked for: stop at the first short one.
+            full = next((index for index, chunk in enumerate(chunks) if len(chunk) < CHUNK), len(chunks))
+            return [chunk for chunk in chunks[: full + 1] if chunk]
 
         return await self._turns.call(read)
 

@@ -1,14 +1,20 @@
 """Removal of a directory that its owner keeps changing.
 
 Only descriptors and single names are used, never a path: whatever is moved or replaced meanwhile, nothing
-outside of the tree is touched, and a symlink is removed as a link. A tree may be deeper than a process has
-descriptors, and than a path can name: at a certain depth the next directory is moved to the top of the tree
-that is being removed, and its turn comes later.
+outside of the tree is touched, and a symlink is removed as a link.
+
+A process that keeps adding to a directory could keep its removal from ever ending: such a directory is taken
+from its owner, so that nobody in the guest can add to it, and given back if the removal fails. (On a tmpfs of
+the guest's own it cannot be taken: there a budget ends the removal.)
+
+A tree may be deeper than a process has descriptors, and than a path can name: at a certain depth the next
+directory is moved to the top of the tree that is being removed, and its turn comes later.
 """
 
 import contextlib
 import errno
 import os
+import stat
 
 from corral.host import syscalls
 
@@ -18,14 +24,16 @@ _INNER = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV | syscalls.RESOLVE_
 _DEPTH = 64
 _HARD_DEPTH = 512
 _BATCH = 1024
+# A directory with more entries may be one that is being filled faster than it is emptied.
+_MANY = 20_000
 
 
 class _Budget:
     """How much a removal may take, so that a process that keeps making files ends it, not the daemon."""
 
     def __init__(self) -> None:
-        self.entries = 20_000_000
-        self.surprises = 1_000
+        self.entries = 5_000_000
+        self.surprises = 100
 
     def spend_entry(self) -> None:
         self.entries -= 1
@@ -52,6 +60,7 @@ class _Level:
             if error.errno == errno.EXDEV:
                 raise OSError(errno.EBUSY, "a mount point") from error
             raise
+        self._before: os.stat_result | None = None
 
     def next_directory(self) -> str | None:
         """A directory in it; None once nothing was left in it."""
@@ -62,7 +71,8 @@ class _Level:
         return self._pending.pop()
 
     def scan_again(self) -> None:
-        """It was not empty after all."""
+        """It was not empty after all: something adds to it."""
+        self._take()
         self._scanned = False
 
     def adopt(self, source: "_Level", name: str) -> bool:
@@ -77,12 +87,28 @@ class _Level:
         self._pending.append(adopted)
         return True
 
+    def _take(self) -> None:
+        if self._before is None:
+            self._before = os.fstat(self.fd)
+            with contextlib.suppress(OSError):
+                os.fchown(self.fd, os.geteuid(), os.getegid())
+                os.fchmod(self.fd, stat.S_IRWXU)
+
+    def give_back(self) -> None:
+        """Undo a change of owner."""
+        if self._before is not None:
+            with contextlib.suppress(OSError):
+                os.fchown(self.fd, self._before.st_uid, self._before.st_gid)
+                os.fchmod(self.fd, stat.S_IMODE(self._before.st_mode))
+
     def close(self) -> None:
         os.close(self.fd)
 
     def _scan(self) -> None:
         with os.scandir(self.fd) as entries:
-            for entry in entries:
+            for count, entry in enumerate(entries):
+                if count == _MANY:
+                    self._take()
                 self._budget.spend_entry()
                 if entry.is_dir(follow_symlinks=False):
                     self._pending.append(entry.name)
@@ -124,6 +150,7 @@ def _remove_directory(parent: int, name: str) -> None:
                 _enter(levels, inner, budget)
     finally:
         for level in levels:
+            level.give_back()
             level.close()
 
 

@@ -45,8 +45,9 @@ _MASK = (
 )
 _ROOT_MASK = _MASK | syscalls.IN_MOVE_SELF
 _INNER = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
-# The daemon's own unfinished files: named ones, and nameless ones, which the kernel calls `#` and a number.
-_UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[0-9a-f]{16}|#[0-9]+")
+# Unfinished files of the daemon or the guest's init: named ones, and nameless ones, which the kernel calls `#` and
+# a number.
+_UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[0-9A-Za-z]{6,16}|#[0-9]+")
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 
