@@ -1,6 +1,7 @@
 """The REST API as an ASGI application."""
 
 from collections.abc import Collection
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
@@ -8,7 +9,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-import corral
 from corral.api import catalog, files, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.failures import handle
@@ -45,7 +45,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
     """
     app = FastAPI(
         title="Corral",
-        version=corral.__version__,
+        version=version("corral"),
         description=DESCRIPTION,
         openapi_tags=TAGS,
         docs_url=None,

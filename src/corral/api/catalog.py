@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 from fastapi.responses import Response
+from starlette.requests import Request
 
-import corral
 from corral.api import shapes
 from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
@@ -132,7 +132,7 @@ async def doctor(caller: CallerDep) -> protocol.Doctor:
 
 
 @router.get("/health", tags=["daemon"], responses=documented())
-async def health(caller: CallerDep) -> protocol.Health:
+async def health(request: Request, caller: CallerDep) -> protocol.Health:
     """Answers once the daemon can do its work."""
     caller.engine.sandboxes.list(caller.tenant)
-    return protocol.Health(version=corral.__version__)
+    return protocol.Health(version=request.app.version)
