@@ -1,0 +1,406 @@
+"""The `oci` driver: an OCI runtime, an overlay root and a pair of network namespaces make a sandbox.
+
+Nothing is believed that the kernel can be asked. A sandbox runs if the process that its runtime noted lives
+and is in the sandbox's own cgroup. All state is files: records below the data directory; pins, pid files and
+FIFOs below the run directory. So a new daemon takes everything up by looking, and after a reboot, which
+empties the run directory, sandboxes are simply stopped.
+
+Freezing is done by the cgroup for every runtime, gVisor's included: its kernel and its guests stand still
+together.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from corral.drivers.execfiles import ExecGuestFiles
+from corral.drivers.files import HostGuestFiles
+from corral.drivers.guest_link import IN_FIFO, OUT_FIFO, FifoLink, clear_spool, make_fifos
+from corral.drivers.oci_exec import run_inside
+from corral.drivers.oci_host import UsableRuntimes, host_facts, probe_runtimes
+from corral.drivers.oci_places import Place, Record, Records
+from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
+from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener
+from corral.errors import Conflict, HostError, Unsupported
+from corral.host import mounts
+from corral.host.cgroups import Cgroup, Layout, detect
+from corral.host.programs import find_program
+from corral.model.ids import LayerDigest, SandboxId, TenantId, is_id
+from corral.model.sandbox import Isolation, SandboxSpec, Stats
+from corral.model.template import Template
+from corral.network.networks import Networks
+from corral.network.pair import GATEWAY_ADDRESS
+from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files
+from corral.oci.runtime import Runtime
+from corral.rootfs.overlay import mount_root, unmount_root
+from corral.rootfs.store import RootStore
+from corral.wire import guest
+
+_log = logging.getLogger(__name__)
+
+# Beyond its grace PID 1 kills what is left, and needs a moment to see it gone.
+_SHUTDOWN_EXTRA = 1.0
+_FILE_THREADS = 8
+
+
+class OciDriver:
+    """`ports.Driver`. Call `open` before anything else. `uid_base` gives the first host id of a tenant's
+    range; `ca_bundle` is the file that sandboxes trust.
+    """
+
+    name = "oci"
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        run_dir: Path,
+        instance: str,
+        store: RootStore,
+        networks: Networks,
+        uid_base: Callable[[TenantId], int],
+        ca_bundle: Path,
+    ) -> None:
+        self._run_dir = run_dir
+        self._store = store
+        self._networks = networks
+        self._uid_base = uid_base
+        self._ca_bundle = ca_bundle
+        self._cgroup_root = f"/corral-{instance}"
+        self._records = Records(data_dir / "sandboxes")
+        self._runtimes = UsableRuntimes()
+        self._opened: tuple[Layout, HostFacts, asyncio.AbstractEventLoop] | None = None
+        self._mounting = asyncio.Lock()
+        self._files: dict[SandboxId, HostGuestFiles] = {}
+        self._file_threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
+
+    async def open(self) -> None:
+        """Look at the host and try its runtimes. Raises Unsupported where there are no cgroups."""
+        layout = await asyncio.to_thread(detect)
+        facts = await asyncio.to_thread(host_facts, layout)
+        self._opened = layout, facts, asyncio.get_running_loop()
+        self._runtimes = await probe_runtimes(self._run_dir, self._cgroup_root, layout)
+        for name, problem in self._runtimes.problems.items():
+            _log.info("runtime %s is not usable: %s", name, problem)
+
+    def close(self) -> None:
+        """Let go of the threads. Sandboxes go on."""
+        self._file_threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why runtimes are not usable, by name."""
+        return dict(self._runtimes.problems)
+
+    def runtimes(self) -> dict[Isolation, tuple[str, ...]]:
+        """As Driver says."""
+        return self._runtimes.by_isolation()
+
+    # -- making and starting
+    # ------------------------------------------------------------------------------------------
+
+    async def prepare(self, spec: SandboxSpec, template: Template) -> None:
+        """As Driver says."""
+        runtime = self._runtime(spec.runtime)
+        record = Record(spec.runtime, self._uid_base(spec.tenant), template.layers)
+        await asyncio.to_thread(self._begin, spec, record)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._prepare_network(spec.id, runtime))
+                group.create_task(self._prepare_root(spec, record))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+
+    def _begin(self, spec: SandboxSpec, record: Record) -> None:
+        """The record comes first: whatever is made after it is found by it."""
+        self._records.save(spec.id, record)
+        place = self._place(spec.id)
+        place.make()
+        for name, text in guest_files(spec.name, str(GATEWAY_ADDRESS)).items():
+            (place.etc / name).write_text(text)
+            (place.etc / name).chmod(0o644)
+
+    async def _prepare_network(self, sandbox: SandboxId, runtime: Runtime) -> None:
+        await self._networks.create(sandbox)
+        if not runtime.traits.own_kernel:
+            await self._networks.sysfs(sandbox)
+
+    async def _prepare_root(self, spec: SandboxSpec, record: Record) -> None:
+        await asyncio.to_thread(self._store.create_sandbox, spec.id, spec.limits.disk, record.uid_base)
+        await self._mount_root(spec.id, record)
+
+    async def _mount_root(self, sandbox: SandboxId, record: Record) -> None:
+        """Idempotent."""
+        place = self._place(sandbox)
+        if not mounts.is_mounted(place.root):
+            layers = [self._store.layer_path(layer) for layer in record.layers]
+            await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
+
+    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+        """As Driver says."""
+        ports = {port for rule in spec.egress.rules for port in rule.ports}
+        return await self._networks.listen(spec.id, ports)
+
+    async def start(self, spec: SandboxSpec, template: Template) -> None:
+        """As Driver says."""
+        runtime = self._runtime(spec.runtime)
+        place = self._place(spec.id)
+        sysfs = None if runtime.traits.own_kernel else await self._networks.sysfs(spec.id)
+        await asyncio.to_thread(self._write_bundle, spec, template, runtime, sysfs)
+        fifos = [os.open(place.path / name, os.O_RDWR | os.O_CLOEXEC) for name in (IN_FIFO, OUT_FIFO)]
+        try:
+            await runtime.start(spec.id, place.bundle, *fifos, suid=template.config.sudo)
+        except BaseException:
+            await asyncio.shield(self._clear_processes(spec.id))
+            raise
+        finally:
+            for fd in fifos:
+                os.close(fd)
+
+    def _write_bundle(
+        self, spec: SandboxSpec, template: Template, runtime: Runtime, sysfs: Path | None
+    ) -> None:
+        place = self._place(spec.id)
+        spool = self._spool(spec.id)
+        make_fifos(place.path)
+        clear_spool(spool, place.path)
+        paths = BundlePaths(
+            root=place.root,
+            netns=self._networks.sandbox_netns(spec.id),
+            sysfs=sysfs,
+            init=find_program("corral-init"),
+            spool=spool,
+            ca_bundle=self._ca_bundle,
+            resolv_conf=place.etc / "resolv.conf",
+            hosts=place.etc / "hosts",
+            hostname=place.etc / "hostname",
+        )
+        config = bundle_config(
+            spec,
+            template.config,
+            paths,
+            self._host[1],
+            uid_base=self._records.get(spec.id).uid_base,
+            cgroup=self._cgroup_name(spec.id),
+            seccomp=not runtime.traits.own_kernel,
+        )
+        (place.bundle / "config.json").write_text(json.dumps(config))
+
+    # -- looking
+    # ------------------------------------------------------------------------------------------------------
+
+    async def status(self, sandbox: SandboxId) -> DriverStatus:
+        """As Driver says."""
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is not None:
+                frozen = self._cgroup(sandbox).is_frozen()
+                return DriverStatus.PAUSED if frozen else DriverStatus.RUNNING
+        return DriverStatus.STOPPED if sandbox in await self.known() else DriverStatus.ABSENT
+
+    async def wait(self, sandbox: SandboxId) -> str:
+        """As Driver says."""
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is not None:
+                await ended(pidfd)
+        try:
+            return "oom" if self._cgroup(sandbox).oom_kills() else ""
+        except FileNotFoundError:
+            return ""
+
+    async def known(self) -> set[SandboxId]:
+        """As Driver says."""
+        return await asyncio.to_thread(self._known) | await self._networks.known()
+
+    def _known(self) -> set[SandboxId]:
+        names: set[str] = set()
+        groups = self._host[0].group(self._cgroup_root).directories
+        for folder in (self._run_dir / "sandboxes", *groups):
+            with contextlib.suppress(FileNotFoundError):
+                names.update(entry.name for entry in folder.iterdir())
+        found = {SandboxId(name) for name in names if is_id(name)}
+        return found | self._records.known() | self._store.sandboxes()
+
+    async def stats(self, sandbox: SandboxId) -> Stats:
+        """As Driver says."""
+        disk = await asyncio.to_thread(self._store.usage, sandbox)
+        try:
+            usage = self._cgroup(sandbox).usage()
+        except FileNotFoundError:
+            return Stats(disk=disk)
+        return Stats(
+            memory=usage.memory,
+            memory_peak=usage.memory_peak,
+            cpu_usec=usage.cpu_usec,
+            pids=usage.pids,
+            disk=disk,
+            oom_kills=usage.oom_kills,
+        )
+
+    async def guest(self, sandbox: SandboxId) -> GuestLink:
+        """As Driver says."""
+        pidfd = open_first_process(self._place(sandbox).pid, self._cgroup_name(sandbox))
+        if pidfd is None:
+            raise _not_running()
+        try:
+            return FifoLink(self._place(sandbox).path, self._spool(sandbox), pidfd)
+        except OSError as error:
+            raise HostError(f"the sandbox's first process cannot be reached: {error}") from error
+
+    # -- pausing and ending
+    # -------------------------------------------------------------------------------------------
+
+    async def pause(self, sandbox: SandboxId) -> None:
+        """As Driver says."""
+        self._require_running(sandbox)
+        await self._cgroup(sandbox).freeze()
+
+    async def resume(self, sandbox: SandboxId) -> None:
+        """As Driver says."""
+        self._require_running(sandbox)
+        self._cgroup(sandbox).thaw()
+
+    async def stop(self, sandbox: SandboxId, grace: float) -> None:
+        """As Driver says."""
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is not None:
+                await self._end(sandbox, pidfd, grace)
+        await self._clear_processes(sandbox)
+        await unmount_root(self._place(sandbox).root)
+        await self._networks.remove(sandbox)
+
+    async def _end(self, sandbox: SandboxId, pidfd: int, grace: float) -> None:
+        self._cgroup(sandbox).thaw()  # a frozen process hears nothing, not even KILL
+        asked = grace > 0 and _ask_to_end(self._place(sandbox), grace)
+        if not (asked and await ended(pidfd, grace + _SHUTDOWN_EXTRA)):
+            await kill_first_process(pidfd)
+
+    async def _clear_processes(self, sandbox: SandboxId) -> None:
+        """Nothing of it runs afterwards, and no runtime knows it. Idempotent."""
+        group = self._cgroup(sandbox)
+        await group.kill()
+        for runtime in self._runtimes.usable:
+            await runtime.delete(sandbox)
+        await group.remove()
+        place = self._place(sandbox)
+        await asyncio.to_thread(shutil.rmtree, place.bundle, ignore_errors=not place.bundle.exists())
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        """As Driver says."""
+        await self.stop(sandbox, 0)
+        self._files.pop(sandbox, None)
+        await asyncio.to_thread(self._remove_files, sandbox)
+
+    def _remove_files(self, sandbox: SandboxId) -> None:
+        place = self._place(sandbox)
+        if left := mounts.mounts_below(place.path):
+            raise HostError(f"{left[0].target} is still mounted", "unmount it, then remove the sandbox again")
+        if place.path.exists():
+            shutil.rmtree(place.path)
+        self._store.remove_sandbox(sandbox)
+        self._records.remove(sandbox)
+
+    async def commit(self, sandbox: SandboxId) -> LayerDigest:
+        """As Driver says."""
+        if await self.status(sandbox) is DriverStatus.RUNNING:
+            raise Conflict("the sandbox is running", "pause or stop it first")
+        record = self._records.get(sandbox)
+        return await asyncio.to_thread(self._store.commit, sandbox, record.uid_base)
+
+    # -- files
+    # --------------------------------------------------------------------------------------------------------
+
+    def files(self, spec: SandboxSpec) -> GuestFiles:
+        """As Driver says."""
+        files = self._files.get(spec.id)
+        if files is None:
+            base = self._records.get(spec.id).uid_base
+            files = HostGuestFiles(lambda: self._open_root(spec.id), base, self._file_threads)
+            self._files[spec.id] = files
+        runtime = self._runtime(spec.runtime)
+        if not runtime.traits.own_kernel:
+            return files
+        with self._first_process(spec.id) as pidfd:
+            return files if pidfd is None else ExecGuestFiles(files, run_inside(runtime, spec.id))
+
+    def _open_root(self, sandbox: SandboxId) -> int:
+        """The root as the sandbox sees it, in a thread. gVisor's mounts are in its own kernel: there is only
+        the root."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        record = self._records.get(sandbox)
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is not None and not self._runtime(record.runtime).traits.own_kernel:
+                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                    return os.open(f"/proc/{pid_of(pidfd)}/root", flags)
+        if not mounts.is_mounted(self._place(sandbox).root):
+            asyncio.run_coroutine_threadsafe(self._mount_stopped(sandbox, record), self._host[2]).result()
+        return os.open(self._place(sandbox).root, flags)
+
+    async def _mount_stopped(self, sandbox: SandboxId, record: Record) -> None:
+        """The root of a stopped sandbox, until it is started or removed."""
+        async with self._mounting:
+            await asyncio.to_thread(self._place(sandbox).make)
+            await self._mount_root(sandbox, record)
+
+    # -- names
+    # --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _host(self) -> tuple[Layout, HostFacts, asyncio.AbstractEventLoop]:
+        if self._opened is None:
+            raise HostError("the driver has not been opened")
+        return self._opened
+
+    def _runtime(self, name: str) -> Runtime:
+        runtime = self._runtimes.get(name)
+        if runtime is None:
+            problem = self._runtimes.problems.get(name, "Corral does not know it")
+            raise Unsupported(f"runtime {name} is not usable on this host: {problem}", "see `corral doctor`")
+        return runtime
+
+    def _place(self, sandbox: SandboxId) -> Place:
+        if not is_id(sandbox):
+            raise HostError(f"{sandbox!r} is not a sandbox's id")
+        return Place(self._run_dir / "sandboxes" / sandbox)
+
+    def _spool(self, sandbox: SandboxId) -> Path:
+        return self._store.sandbox_dir(sandbox) / "io"
+
+    def _cgroup_name(self, sandbox: SandboxId) -> str:
+        return f"{self._cgroup_root}/{sandbox}"
+
+    def _cgroup(self, sandbox: SandboxId) -> Cgroup:
+        return self._host[0].group(self._cgroup_name(sandbox))
+
+    def _first_process(self, sandbox: SandboxId) -> AbstractContextManager[int | None]:
+        return first_process(self._place(sandbox).pid, self._cgroup_name(sandbox))
+
+    def _require_running(self, sandbox: SandboxId) -> None:
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is None:
+                raise _not_running()
+
+
+def _not_running() -> Conflict:
+    return Conflict("the sandbox is not running", "start it: `corral start NAME`")
+
+
+def _ask_to_end(place: Place, grace: float) -> bool:
+    """Tell PID 1 to shut down; False if it cannot be told."""
+    try:
+        fd = os.open(place.path / IN_FIFO, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(fd, guest.shutdown(grace))
+    except OSError:  # it has not read for long
+        return False
+    finally:
+        os.close(fd)
+    return True
