@@ -168,3 +168,9 @@ def _dearest(provider_id: str) -> LibraryPrice:
         )
     info = max(provider.models, key=lambda model: _reference_cost(provider, model))
     return LibraryPrice(provider, info, assumed=True)
+
+
+def load() -> None:
+    """Read the library's data and make the caches that every call needs, before the first call waits for it."""
+    for provider in Provider:
+        _dearest(provider.value)

@@ -71,7 +71,7 @@ class UsageMeter:
     """
 
     def __init__(self, api: Api, streamed: bool) -> None:
-        self._api = api
+        self.api = api
         self._decoder = Decoder() if streamed else None
         self._body = bytearray()
         self._lost = False
@@ -136,7 +136,7 @@ class UsageMeter:
             self.reading = replace(self.reading, tier=tier[:32])
 
     def _take_usage(self, usage: Mapping[str, Any], final: bool) -> None:
-        read = _anthropic if self._api is Api.ANTHROPIC_MESSAGES else _openai
+        read = _anthropic if self.api is Api.ANTHROPIC_MESSAGES else _openai
         counts = read(usage, self.reading.counts)
         reading = replace(self.reading, counts=counts, complete=self.reading.complete or final, started=True)
         if isinstance(tier := usage.get("service_tier"), str):
@@ -148,7 +148,7 @@ class UsageMeter:
         self.reading = reading
 
     def _take(self, event: Event) -> None:
-        match self._api:
+        match self.api:
             case Api.ANTHROPIC_MESSAGES:
                 self._take_anthropic(event)
             case Api.OPENAI_CHAT:
@@ -158,7 +158,7 @@ class UsageMeter:
             case Api.OPENAI_EMBEDDINGS:
                 self._add_streamed(len(event.data))
             case _:
-                assert_never(self._api)
+                assert_never(self.api)
 
     def _take_anthropic(self, event: Event) -> None:
         kind = event.event

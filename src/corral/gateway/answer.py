@@ -1,0 +1,145 @@
+"""The way back of a model call: relayed as it comes, the key taken out, the usage read, settled exactly once."""
+
+import asyncio
+import re
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from corral.gateway import framing
+from corral.gateway.access import Endpoint
+from corral.gateway.box import Box
+from corral.gateway.forward import cut
+from corral.gateway.metering import Call, Ledger, Outcome, settle
+from corral.gateway.pricing import PriceBook
+from corral.gateway.redact import Redactor
+from corral.gateway.replies import Relayed, closing, model_error
+from corral.wire.link import SecretSpec
+from corral.wire.usage import UsageChunkFilter, UsageMeter
+
+_DECODED = frozenset({"", "identity", "gzip", "deflate"})
+"""Content-Encodings that aiohttp has taken off when it gives the bytes."""
+_DROPPED = frozenset({"set-cookie", "alt-svc", "content-encoding"})
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Answer:
+    """One answer. `settle` must be called when it is over, however it ended."""
+
+    def __init__(
+        self,
+        box: Box,
+        spec: SecretSpec,
+        call: Call | None,
+        wanted: Endpoint,
+        *,
+        streamed: bool,
+        strip_usage: bool,
+    ) -> None:
+        self._box = box
+        self._spec = spec
+        self._call = call
+        self._meter = UsageMeter(wanted.api, streamed) if wanted.api is not None else None
+        self._strip = UsageChunkFilter() if strip_usage else None
+        self._streamed = streamed
+        self._redactor = Redactor(spec.value.reveal(), spec.name)
+        self._path = wanted.path
+        self._started = asyncio.get_running_loop().time()
+        self._status = 0
+        self._request_id = ""
+        self._complete = False
+        self.begun = False
+
+    def never_sent(self) -> None:
+        """No connection was made, so there is nothing to settle."""
+        self._call = None
+
+    async def relay(self, request: web.BaseRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Pass the answer on. Raises aiohttp's errors if it breaks before it has begun."""
+        self._status = upstream.status
+        self._request_id = _request_id(upstream)
+        coding = upstream.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+        bad = framing.check_response(upstream.raw_headers)
+        if bad is not None or coding not in _DECODED:
+            upstream.close()
+            hint = "on the host, check its base URL"
+            message = "the model API's answer cannot be read safely"
+            return closing(model_error(self._spec.provider, 502, message, hint, reason="bad-answer"))
+        self._set_form(upstream)
+        response = Relayed(
+            status=upstream.status, reason=upstream.reason, headers=self._headers(upstream, coding)
+        )
+        self.begun = True
+        await response.prepare(request)
+        try:
+            async for chunk in upstream.content.iter_any():
+                if data := self._pass(chunk):
+                    await response.write(data)
+            if data := self._last():
+                await response.write(data)
+        except (aiohttp.ClientError, TimeoutError):
+            cut(request)
+            return response
+        self._complete = True
+        await response.write_eof()
+        return response
+
+    def _set_form(self, upstream: aiohttp.ClientResponse) -> None:
+        """Read the answer as what it says it is: an error to a streamed call is not a stream, and some
+        servers do not stream though asked.
+        """
+        streamed = upstream.content_type == "text/event-stream"
+        if self._call is not None and self._meter is not None and streamed != self._streamed:
+            self._meter = UsageMeter(self._meter.api, streamed)
+        if not streamed:
+            self._strip = None
+
+    def _headers(self, upstream: aiohttp.ClientResponse, coding: str) -> CIMultiDict[str]:
+        dropped = _DROPPED | ({"content-length"} if coding or self._strip is not None else set())
+        fields = framing.end_to_end(
+            [(name, value.decode("utf-8", "replace").encode()) for name, value in upstream.raw_headers]
+        )
+        return CIMultiDict(
+            (name, self._redactor.text(value)) for name, value in fields if name.lower() not in dropped
+        )
+
+    def _pass(self, chunk: bytes) -> bytes:
+        if self._meter is not None:
+            self._meter.feed(chunk)
+        if self._strip is not None:
+            chunk = self._strip.feed(chunk)
+        return self._redactor.feed(chunk)
+
+    def _last(self) -> bytes:
+        left = self._redactor.feed(self._strip.finish()) if self._strip is not None else b""
+        return left + self._redactor.finish()
+
+    def settle(self, prices: PriceBook, ledger: Ledger) -> None:
+        """Write the call's usage and its audit record."""
+        if self._redactor.hits:
+            self._box.note(
+                "redaction",
+                "redacted",
+                host=self._spec.name,
+                secret=self._spec.name,
+                status=self._redactor.hits,
+            )
+        if self._status:
+            self._box.note(
+                "llm", "allowed", host=self._spec.name, method="", path=self._path, secret=self._spec.name,
+                status=self._status,
+            )  # fmt: skip
+        call, self._call = self._call, None
+        if call is None or self._meter is None:
+            return
+        duration = asyncio.get_running_loop().time() - self._started
+        outcome = Outcome(
+            self._status, self._meter.finish(), not self._complete, round(duration * 1000), self._request_id
+        )
+        ledger(settle(call, outcome, prices))
+
+
+def _request_id(upstream: aiohttp.ClientResponse) -> str:
+    found = upstream.headers.get("request-id") or upstream.headers.get("x-request-id") or ""
+    return found if _REQUEST_ID.fullmatch(found) else ""

@@ -1,0 +1,156 @@
+"""One sandbox as the gateway knows it: what it may do, what it has open, what it was refused.
+
+Every service takes a `Box` and asks nothing else about who is calling: the listening socket that a connection
+came in on belongs to one box, and that is its identity (G-10, G-19).
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.gateway.audit import AuditTrail, Denial, TokenBucket
+from corral.gateway.names import NameTable
+from corral.model.egress import EgressPolicy
+from corral.model.ids import SandboxId, TenantId
+from corral.policy.egress import Allowed, Decision, Denied, Reason, decide
+from corral.wire.link import Attach, AuditRecord
+
+_log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 1024
+MAX_MODEL_CALLS = 64
+"""Model calls in flight."""
+MAX_BUFFERED = 256 * 1024 * 1024
+"""Bytes of request bodies held at a time."""
+_BAD_TOKEN_RATE, _BAD_TOKEN_BURST = 0.5, 20
+_LOOKUPS = 8
+
+
+class Box:
+    """A sandbox that is being served. `close` cuts all that it has open."""
+
+    def __init__(
+        self, attach: Attach, send: Callable[[AuditRecord], None], model_hosts: Callable[[], frozenset[str]]
+    ) -> None:
+        self.id: SandboxId = attach.sandbox
+        self.tenant: TenantId = attach.tenant
+        self.name = attach.name
+        self.secrets = frozenset(attach.secrets)
+        self.policy: EgressPolicy = attach.egress
+        self.names = NameTable(attach.egress)
+        self.audit = AuditTrail(send)
+        self.bad_tokens = TokenBucket(_BAD_TOKEN_RATE, _BAD_TOKEN_BURST)
+        self.lookups = asyncio.Semaphore(_LOOKUPS)
+        self.model_calls = 0
+        self.buffered = 0
+        self.closed = asyncio.Event()
+        self._token_hash = attach.token_hash
+        self._model_hosts = model_hosts
+        self._transports: set[asyncio.BaseTransport] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_close: list[Callable[[], None]] = []
+
+    def has_token(self, token: str) -> bool:
+        """Whether `token` is the one of this sandbox's grant, compared in constant time (G-16, G-19)."""
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        return hmac.compare_digest(digest, self._token_hash)
+
+    def decide(self, host: str, port: int) -> Decision:
+        """What the policy says to a canonical host and port."""
+        return decide(self.policy, host, port, self._model_hosts())
+
+    def admit(self, transport: asyncio.BaseTransport) -> bool:
+        """Count a connection in, or refuse it because the sandbox has too many (G-339)."""
+        if self.closed.is_set() or len(self._transports) >= MAX_CONNECTIONS:
+            return False
+        self._transports.add(transport)
+        return True
+
+    def release(self, transport: asyncio.BaseTransport) -> None:
+        """Count a connection out."""
+        self._transports.discard(transport)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the box is closed."""
+        self._on_close.append(callback)
+
+    def close(self) -> None:
+        """Stop listening, cut connections, cancel work. Idempotent."""
+        self.closed.set()
+        for callback in self._on_close:
+            callback()
+        self._on_close.clear()
+        for transport in list(self._transports):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def refuse(self, kind: str, denied: Denied, *, method: str = "", path: str = "") -> None:
+        """Record a denial: in the audit log, and where the sandbox can read it again (G-315)."""
+        now = datetime.now(UTC)
+        text = denied.message
+        self.audit.denials.append(
+            Denial(now, kind, denied.host, denied.port, denied.reason.value, text, denied.how_to_allow)
+        )
+        self.note(
+            kind,
+            "denied",
+            host=denied.host,
+            port=denied.port,
+            reason=denied.reason.value,
+            method=method,
+            path=path,
+        )
+
+    def allow(
+        self, kind: str, allowed: Allowed, *, method: str = "", path: str = "", status: int = 0
+    ) -> None:
+        """Record what was let through."""
+        self.note(
+            kind, "allowed", host=allowed.host, port=allowed.port, rule=allowed.rule.host, method=method, path=path,
+            status=status,
+        )  # fmt: skip
+
+    def note(
+        self,
+        kind: str,
+        decision: str,
+        *,
+        host: str = "",
+        port: int = 0,
+        method: str = "",
+        path: str = "",
+        rule: str = "",
+        reason: str = "",
+        secret: str = "",
+        status: int = 0,
+    ) -> None:
+        """Write an audit record about this box."""
+        record = AuditRecord(
+            at=datetime.now(UTC), tenant=self.tenant, sandbox=self.id, kind=kind, decision=decision, host=host[:253],
+            port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,
+        )  # fmt: skip
+        self.audit.record(record, asyncio.get_running_loop().time())
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 (a defect in one sandbox's work must not end the others')
+        _log.exception("work for a sandbox failed")
+
+
+def denied(host: str, port: int, reason: Reason, message: str, how_to_allow: str) -> Denied:
+    """A refusal with text cut to a size that fits every channel."""
+    return Denied(host[:253], port, reason, message[:500], how_to_allow)

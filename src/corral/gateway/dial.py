@@ -1,0 +1,211 @@
+"""Connections out of the host for sandboxes: one lookup, a check of every address, and a dial of one that
+passed.
+
+Between check and dial there is no second lookup that could answer differently (G-62). Where the host goes out
+through a parent proxy, that proxy looks names up itself, so no address can be checked here: then only names
+that a rule spells out may go that way (G-71).
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from ipaddress import ip_address
+
+import psutil
+
+from corral.gateway.box import Box
+from corral.gateway.proxies import Proxies, Proxy
+from corral.gateway.relay import Side
+from corral.policy.addresses import Address, Network, parse_networks, refused_class
+from corral.policy.egress import Allowed, Denied, Reason, literal
+
+LOOKUP_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 10.0
+_MAX_PROXY_ANSWER = 16 * 1024
+_MAX_ADDRESSES = 16
+
+Lookup = Callable[[str, int], Awaitable[list[Address]]]
+
+
+class Dialer:
+    """Opens upstream connections under the address policy."""
+
+    def __init__(self, proxies: Proxies, tls: ssl.SSLContext, executor: Executor) -> None:
+        self.proxies = proxies
+        self.tls = tls
+        self._executor = executor
+        self._networks: tuple[Network, ...] = ()
+
+    def set_networks(self, networks: tuple[str, ...]) -> None:
+        """Private ranges that the operator opened for all sandboxes. Raises InvalidInput and changes nothing."""
+        self._networks = parse_networks(networks)
+
+    async def addresses(self, box: Box, allowed: Allowed) -> list[Address] | Denied:
+        """The addresses of an allowed host that may be dialled, at least one (G-62 to G-67)."""
+        fixed = literal(allowed.host)
+        found = [fixed] if fixed is not None else await self._lookup(box, allowed.host)
+        if not found:
+            return Denied(
+                allowed.host,
+                allowed.port,
+                Reason.UNRESOLVED,
+                f"{allowed.host} cannot be resolved",
+                "check the name; if it is right, try again later",
+            )
+        opened = (*self._networks, *parse_networks(box.policy.networks))
+        own = _own_addresses()
+        passed, refused = [], ""
+        for address in found[:_MAX_ADDRESSES]:
+            if (kind := refused_class(address, opened, own)) is None:
+                passed.append(address)
+            else:
+                refused = kind
+        if refused and passed:
+            box.note("address", "denied", host=allowed.host, port=allowed.port, reason=refused)
+        return passed or _bad_address(allowed, refused)
+
+    async def _lookup(self, box: Box, host: str) -> list[Address]:
+        loop = asyncio.get_running_loop()
+        async with box.lookups:
+            try:
+                async with asyncio.timeout(LOOKUP_TIMEOUT):
+                    return await loop.run_in_executor(self._executor, _getaddrinfo, host)
+            except (OSError, TimeoutError):
+                return []
+
+    async def connect(self, box: Box, allowed: Allowed, side: Side) -> Denied | None:
+        """Connect `side` to an allowed destination; None once it is connected."""
+        proxy = self.proxies.find("https", allowed.host, allowed.port)
+        if proxy is not None:
+            return await self._through(proxy, allowed, side)
+        found = await self.addresses(box, allowed)
+        if isinstance(found, Denied):
+            return found
+        loop = asyncio.get_running_loop()
+        for address in found:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    transport, _ = await loop.create_connection(lambda: side, str(address), allowed.port)
+            except (OSError, TimeoutError):
+                continue
+            if ip_address(transport.get_extra_info("peername")[0]) == address:
+                return None
+            transport.abort()
+        return _unreachable(allowed)
+
+    async def _through(self, proxy: Proxy, allowed: Allowed, side: Side) -> Denied | None:
+        """Open a tunnel by CONNECT."""
+        if (refusal := proxy_refusal(allowed)) is not None:
+            return refusal
+        loop = asyncio.get_running_loop()
+        opening = _Opening(allowed, proxy)
+        try:
+            async with asyncio.timeout(2 * CONNECT_TIMEOUT):
+                transport, _ = await loop.create_connection(
+                    lambda: opening, proxy.host, proxy.port, ssl=self.tls if proxy.tls else None
+                )
+                rest = await opening.answered
+        except (OSError, TimeoutError):
+            if opening.transport is not None:
+                opening.transport.abort()
+            return _unreachable(allowed)
+        if rest:
+            # Nobody has been asked anything yet: this is no tunnel to a TLS server.
+            transport.abort()
+            return _unreachable(allowed)
+        transport.resume_reading()
+        transport.set_protocol(side)
+        side.connection_made(transport)
+        return None
+
+
+class _Opening(asyncio.Protocol):
+    """Asks a proxy for a tunnel. `answered` gives what it sent after its answer, or raises OSError."""
+
+    def __init__(self, allowed: Allowed, proxy: Proxy) -> None:
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport | None = None
+        host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
+        authority = f"{host}:{allowed.port}"
+        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+        if proxy.authorization:
+            lines.append(f"Proxy-Authorization: {proxy.authorization}")
+        self._request = ("\r\n".join(lines) + "\r\n\r\n").encode()
+        self._received = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self.transport = transport
+            transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, rest = bytes(self._received).partition(b"\r\n\r\n")
+        if self.answered.done():
+            return
+        if end and head.split(b" ")[1:2] == [b"200"]:
+            if self.transport is not None:
+                self.transport.pause_reading()
+            self.answered.set_result(rest)
+        elif end or len(self._received) > _MAX_PROXY_ANSWER:
+            self.answered.set_exception(ConnectionRefusedError("the proxy refused"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError("the proxy closed the connection"))
+            with contextlib.suppress(OSError):
+                self.answered.exception()
+
+
+def proxy_refusal(allowed: Allowed) -> Denied | None:
+    """Why a destination may not go through a parent proxy, if so (G-71)."""
+    if allowed.rule.host == allowed.host and literal(allowed.host) is None:
+        return None
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.PARENT_PROXY,
+        "this host goes out through a proxy, which resolves names itself: only names that a rule spells out may use it",
+        f"ask for a rule for exactly this name: `corral create --allow {allowed.host}`",
+    )
+
+
+def _bad_address(allowed: Allowed, kind: str) -> Denied:
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.ADDRESS,
+        f"{allowed.host} resolves to {kind}, which is never dialled for a sandbox",
+        "if it is meant, the operator of this host can open the network (setting `networks`)"
+        if kind.startswith("a private")
+        else "this cannot be allowed",
+    )
+
+
+def _unreachable(allowed: Allowed) -> Denied:
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.UNREACHABLE,
+        f"{allowed.host} port {allowed.port} cannot be reached from this host",
+        "it is allowed; try again later",
+    )
+
+
+def _getaddrinfo(host: str) -> list[Address]:
+    """Distinct addresses, in the resolver's order of preference."""
+    answers = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(answer[4][0]) for answer in answers if "%" not in str(answer[4][0])))
+
+
+def _own_addresses() -> frozenset[Address]:
+    """Addresses of this host's interfaces, now (G-63)."""
+    found = set()
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family in (socket.AF_INET, socket.AF_INET6):
+                found.add(ip_address(address.address.partition("%")[0]))
+    return frozenset(found)

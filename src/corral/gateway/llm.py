@@ -1,0 +1,335 @@
+"""The model service: http://gateway.corral/s/NAME, a stand-in for a provider's API.
+
+The path of a call: whose sandbox (the socket), its token, the secret that its grant covers, the endpoint, the
+body and the price of its model; then the call goes upstream with the real key, and the answer comes back as
+it is made, with the key taken out and the usage read on the way. However it ends, what was used is in the
+ledger.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+from yarl import URL
+
+from corral.errors import Forbidden, InvalidInput, TooLarge
+from corral.gateway import body, framing
+from corral.gateway.access import Endpoint, endpoint, open_endpoints, tokens, upstream_fields, upstream_url
+from corral.gateway.answer import Answer
+from corral.gateway.box import MAX_BUFFERED, MAX_MODEL_CALLS, Box
+from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
+from corral.gateway.forward import continue_if_asked
+from corral.gateway.metering import Call, Ledger
+from corral.gateway.pricing import MAX_MODEL, PriceBook
+from corral.gateway.replies import closing, model_error, plain
+from corral.policy.egress import GATEWAY_HOST
+from corral.wire.link import SecretSpec
+from corral.wire.usage import Api, ask_for_usage
+
+ANSWER_IDLE = 900.0
+"""Seconds without a byte from a provider: models think for minutes before they answer."""
+_POOL = 256
+
+_log = logging.getLogger(__name__)
+
+
+class _RefusedError(Exception):
+    """Ends a call with an answer of the gateway's own."""
+
+    def __init__(
+        self, status: int, message: str, hint: str, reason: str, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.hint = hint
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request body that is ready to be sent, and what is known of it."""
+
+    data: bytes
+    call: Call | None
+    streamed: bool
+    strip_usage: bool
+
+
+class ModelService:
+    """Serves one box's model calls."""
+
+    def __init__(
+        self,
+        box: Box,
+        dialer: Dialer,
+        vault: Callable[[Box], Mapping[str, SecretSpec]],
+        prices: Callable[[], PriceBook],
+        ledger: Ledger,
+    ) -> None:
+        self._box = box
+        self._dialer = dialer
+        self._vault = vault
+        self._prices = prices
+        self._ledger = ledger
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_POOL, ssl=dialer.tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=ANSWER_IDLE),
+            max_line_size=framing.MAX_LINE,
+            max_field_size=framing.MAX_FIELD,
+        )
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._session.close()
+
+    async def serve(self, request: web.BaseRequest, path: str, query: str) -> web.StreamResponse:
+        """Answer a request to `/s/…`."""
+        name, _, rest = path.removeprefix("/s/").partition("/")
+        spec = self._vault(self._box).get(name)
+        if spec is None:
+            self._box.note(
+                "llm", "denied", host=name, method=request.method, path=path, reason="no-such-secret"
+            )
+            text = f"This sandbox has no secret {name[:63]!r}. See http://{GATEWAY_HOST}/policy"
+            return closing(plain(403, text, reason="no-such-secret"))
+        try:
+            async with self._in_flight():
+                return await self._call(request, spec, rest, query)
+        except _RefusedError as refused:
+            self._box.note(
+                "llm", "denied", host=_host(spec), method=request.method, path=path, reason=refused.reason,
+                secret=name, status=refused.status,
+            )  # fmt: skip
+            answer = model_error(
+                spec.provider, refused.status, refused.message, refused.hint,
+                reason=refused.reason, retry_after=refused.retry_after,
+            )  # fmt: skip
+            return closing(answer)
+
+    @asynccontextmanager
+    async def _in_flight(self) -> AsyncIterator[None]:
+        if self._box.model_calls >= MAX_MODEL_CALLS:
+            raise _RefusedError(
+                429,
+                f"{MAX_MODEL_CALLS} model calls of this sandbox are in flight",
+                "try again",
+                "too-many-calls",
+                1,
+            )
+        self._box.model_calls += 1
+        try:
+            yield
+        finally:
+            self._box.model_calls -= 1
+
+    async def _call(
+        self, request: web.BaseRequest, spec: SecretSpec, rest: str, query: str
+    ) -> web.StreamResponse:
+        self._authenticate(request, query)
+        if framing.wants_upgrade(request.raw_headers):
+            raise _RefusedError(426, "WebSockets are not served here", "use HTTP", "no-websocket")
+        if not rest and request.method in ("GET", "HEAD"):
+            return plain(
+                200,
+                f"This is the {spec.provider} API of secret {spec.name!r}: {open_endpoints(spec.provider)}",
+            )
+        wanted = endpoint(spec.provider, request.method, rest)
+        if wanted is None:
+            raise _RefusedError(
+                403, f"{request.method} {rest[:200]} is not an open endpoint of {spec.name!r}",
+                open_endpoints(spec.provider), "endpoint-not-allowed",
+            )  # fmt: skip
+        with _Buffered(self._box) as buffered:
+            prepared = await self._prepare(request, spec, wanted, buffered)
+            return await self._send(request, spec, wanted, query, prepared)
+
+    def _authenticate(self, request: web.BaseRequest, query: str) -> None:
+        """The token of this sandbox, and nothing that contradicts it (G-19, G-24, G-176, G-177)."""
+        found = tokens(request.raw_headers, query)
+        if len(found) == 1 and self._box.has_token(next(iter(found))):
+            return
+        hint = "use the value that this sandbox's environment holds in the place of an API key"
+        if not self._box.bad_tokens.take(asyncio.get_running_loop().time()):
+            raise _RefusedError(429, "too many requests with wrong tokens", hint, "bad-token-rate", 2)
+        message = "the token is not this sandbox's" if found else "the request carries no token"
+        raise _RefusedError(401, message, hint, "bad-token" if found else "no-token")
+
+    async def _prepare(
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: "_Buffered"
+    ) -> _Prepared:
+        if not wanted.has_body:
+            return _Prepared(b"", None, streamed=False, strip_usage=False)
+        try:
+            coding = _coding(request)
+            await continue_if_asked(request, CIMultiDict(request.headers))
+            raw = await body.read(request.content, buffered.add)
+            data, parsed = await _off_loop(len(raw), lambda: _decoded(raw, coding))
+            buffered.add(len(data) - len(raw) if data is not raw else 0)
+            return self._priced(spec, wanted, data, parsed)
+        except TooLarge as error:
+            raise _RefusedError(413, error.message, error.hint, "body-too-large") from None
+        except InvalidInput as error:
+            raise _RefusedError(400, error.message, error.hint, "bad-body") from None
+        except Forbidden as error:
+            raise _RefusedError(403, error.message, error.hint, "no-price") from None
+        except TimeoutError:
+            raise _RefusedError(
+                408, "the request body did not come", "send it at once", "body-timeout"
+            ) from None
+
+    def _priced(self, spec: SecretSpec, wanted: Endpoint, data: bytes, parsed: body.Parsed) -> _Prepared:
+        """The body with its model priced. Raises Forbidden where there is no price, InvalidInput for no
+        model.
+        """
+        if wanted.api is None:
+            return _Prepared(data, None, streamed=False, strip_usage=False)
+        value = parsed.value
+        if value.get("background"):
+            raise Forbidden("background responses cannot be metered", "leave `background` out")
+        model = _model(value.get("model"))
+        price = self._prices().price(spec, model)
+        for other in _alternatives(value):
+            self._prices().price(spec, other)
+        streamed = value.get("stream") is True
+        strip = False
+        if streamed and wanted.api is Api.OPENAI_CHAT:
+            text, strip = ask_for_usage(parsed.text, value)
+            data = text.encode() if strip else data
+        call = Call(self._box, spec, model, price, wanted.path, len(data), datetime.now(UTC))
+        return _Prepared(data, call, streamed, strip)
+
+    async def _send(
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, query: str, prepared: _Prepared
+    ) -> web.StreamResponse:
+        url = URL(upstream_url(spec.provider, spec.base_url, wanted, query), encoded=True)
+        proxy = self._dialer.proxies.find(url.scheme, url.host or "", url.port or 0)
+        try:
+            fields = framing.end_to_end(request.raw_headers)
+        except UnicodeDecodeError:
+            raise _RefusedError(
+                400, "a header field is not UTF-8", "send ASCII fields", "bad-request"
+            ) from None
+        headers = CIMultiDict(
+            upstream_fields(fields, spec.provider, spec.value.reveal(), body=wanted.has_body)
+        )
+        answer = Answer(
+            self._box,
+            spec,
+            prepared.call,
+            wanted,
+            streamed=prepared.streamed,
+            strip_usage=prepared.strip_usage,
+        )
+        try:
+            async with self._session.request(
+                request.method,
+                url,
+                headers=headers,
+                data=prepared.data if wanted.has_body else None,
+                allow_redirects=False,
+                proxy=proxy.url if proxy is not None else None,
+                proxy_headers={"Proxy-Authorization": proxy.authorization}
+                if proxy and proxy.authorization
+                else None,
+            ) as upstream:
+                return await answer.relay(request, upstream)
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+            answer.never_sent()
+            _log.warning("the model API of secret %s cannot be reached: %s", spec.name, type(error).__name__)
+            raise _unreachable(spec) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if answer.begun:
+                raise
+            _log.warning("the model API of secret %s failed: %s", spec.name, type(error).__name__)
+            raise _unreachable(spec) from None
+        finally:
+            answer.settle(self._prices(), self._ledger)
+
+
+class _Buffered:
+    """Bytes of request bodies that a box has in memory, bounded over all its calls (G-340)."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._size = 0
+
+    def __enter__(self) -> "_Buffered":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._box.buffered -= self._size
+
+    def add(self, size: int) -> None:
+        """Count bytes in. Raises when the box would hold too many."""
+        if self._box.buffered + size > MAX_BUFFERED:
+            raise _RefusedError(
+                429, "this sandbox has too many large requests in flight", "try again", "too-many-bytes", 2
+            )
+        self._box.buffered += size
+        self._size += size
+
+
+def _coding(request: web.BaseRequest) -> str:
+    """The Content-Encoding, the media type being right (G-181, G-182)."""
+    if request.content_type != "application/json":
+        raise _RefusedError(415, "the request body is not application/json", "send JSON", "bad-content-type")
+    coding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
+    if coding not in body.CODINGS or len(request.headers.getall(hdrs.CONTENT_ENCODING, [])) > 1:
+        raise _RefusedError(
+            415,
+            f"Content-Encoding {coding[:40]!r} is not supported",
+            f"use one of {', '.join(body.CODINGS)}",
+            "bad-coding",
+        )
+    length = request.content_length
+    if length is not None and length > body.MAX_BODY:
+        raise body.too_large()
+    return coding
+
+
+def _decoded(raw: bytes, coding: str) -> tuple[bytes, body.Parsed]:
+    data = body.decode(raw, coding)
+    return data, body.parse(data)
+
+
+async def _off_loop(size: int, work: Callable[[], tuple[bytes, body.Parsed]]) -> tuple[bytes, body.Parsed]:
+    """Small work at once, large work in a thread, where it holds up nobody."""
+    if size <= body.INLINE:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def _model(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL or not value.isprintable():
+        raise InvalidInput("the request names no model", f"set `model`, at most {MAX_MODEL} characters")
+    return value
+
+
+def _alternatives(value: Mapping[str, Any]) -> list[str]:
+    """Other models that the endpoint may run instead (G-180)."""
+    others = value.get("models", [])
+    if not isinstance(others, list):
+        raise InvalidInput("`models` is not a list", "leave it out")
+    return [_model(other) for other in others[:32]]
+
+
+def _unreachable(spec: SecretSpec) -> _RefusedError:
+    return _RefusedError(
+        502, f"the model API behind secret {spec.name!r} cannot be reached", "try again later; on the host, check its base URL",
+        "upstream-failed", 2,
+    )  # fmt: skip
+
+
+def _host(spec: SecretSpec) -> str:
+    return URL(spec.base_url).host or ""

@@ -1,0 +1,156 @@
+"""The gateway process.
+
+It is started by the engine with one end of the link as an inherited descriptor, and nothing else: no
+configuration file, no state of its own. It ends when the link does. If it is started as root it gives up root
+before it reads its first message; from then on it can open nothing that is not open to everybody.
+"""
+
+import argparse
+import asyncio
+import encodings.idna
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import stringprep
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import uvloop
+
+from corral.errors import CorralError
+from corral.gateway import pricing
+from corral.gateway.channel import Channel
+from corral.gateway.dial import Dialer
+from corral.gateway.outbox import Outbox
+from corral.gateway.proxies import Proxies
+from corral.gateway.service import Service
+from corral.wire import link
+
+PRELOADED = (encodings.idna, stringprep)
+"""Modules that Python loads only when it first needs them, which after giving up root may be too late."""
+
+_THREADS = 64
+_LAST_WORDS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Process:
+    """The link's end in this process: one call at a time, in order."""
+
+    def __init__(self, sock: socket.socket, tls: ssl.SSLContext) -> None:
+        self._ended = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._calls: asyncio.Queue[tuple[link.Message, list[int]]] = asyncio.Queue()
+        executor = ThreadPoolExecutor(_THREADS, "gateway")
+        asyncio.get_running_loop().set_default_executor(executor)
+        self._channel = Channel(
+            sock,
+            limit=link.MAX_FRAME,
+            accept_fds=True,
+            on_message=lambda message, fds: self._calls.put_nowait((message, fds)),
+            on_closed=self._closed,
+        )
+        self._outbox = Outbox(self._channel)
+        dialer = Dialer(Proxies.of_process(), tls, executor)
+        self._service = Service(dialer, self._outbox.audit, self._outbox.usage)
+
+    async def run(self) -> None:
+        """Serve until the link ends, or a signal asks to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        self._channel.send(link.Ready(link.VERSION))
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(self._work(), name="calls")
+            stopping = tasks.create_task(self._stopping.wait(), name="stop")
+            ended = tasks.create_task(self._ended.wait(), name="link")
+            await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
+            # What is cut now is metered now; the engine gets the chance to acknowledge it.
+            await self._service.close()
+            await self._outbox.drained(_LAST_WORDS)
+            for task in (working, stopping, ended):
+                task.cancel()
+        self._channel.close()
+
+    def _closed(self, error: CorralError | None) -> None:
+        if error is not None:
+            _log.error("the link to the engine was cut: %s", error)
+        self._ended.set()
+
+    async def _work(self) -> None:
+        while True:
+            message, fds = await self._calls.get()
+            match message:
+                case link.UsageAck():
+                    self._outbox.acknowledged(message.number)
+                case (
+                    link.Attach()
+                    | link.Detach()
+                    | link.SetSecrets()
+                    | link.SetPrices()
+                    | link.SetConfig()
+                    | link.Ping()
+                ):
+                    self._channel.send(await self._answer(message, fds))
+                case _:
+                    _log.error("the engine sent an unexpected %s", type(message).__name__)
+                    self._ended.set()
+
+    async def _answer(
+        self,
+        message: link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping,
+        fds: list[int],
+    ) -> link.Done | link.Failed:
+        try:
+            await self._service.handle(message, fds)
+        except CorralError as error:
+            return link.Failed(message.seq, error.code, error.message, error.hint)
+        except OSError as error:
+            text = f"the gateway could not serve a socket: {error.strerror}"
+            return link.Failed(message.seq, "internal", text, "see `corral daemon logs`")
+        return link.Done(message.seq)
+
+
+def drop_privileges(uid: int) -> None:
+    """Become `uid`, for good, with no other groups."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _limit() -> None:
+    """No core files, which would hold secrets; as many open files as are allowed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _serve(sock: socket.socket, tls: ssl.SSLContext) -> None:
+    await Process(sock, tls).run()
+
+
+def main() -> int:
+    """The entry point: `python -m corral.gateway.main --control-fd N [--uid UID]`."""
+    parser = argparse.ArgumentParser(description="Corral's gateway; started by the daemon")
+    parser.add_argument("--control-fd", type=int, required=True, help="the link to the engine")
+    parser.add_argument("--uid", type=int, help="the user and group to become")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    _limit()
+    sock = socket.socket(fileno=options.control_fd)
+    sock.set_inheritable(False)
+    tls = ssl.create_default_context()
+    pricing.load()
+    if options.uid is not None:
+        drop_privileges(options.uid)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(sock, tls))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

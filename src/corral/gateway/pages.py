@@ -1,0 +1,69 @@
+"""What a sandbox can read about its own network: http://gateway.corral/, /policy and /denials (G-315, G-318)."""
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from corral.gateway.box import Box
+from corral.gateway.replies import page, plain
+from corral.model.secrets import Provider
+from corral.policy.egress import GATEWAY_HOST
+from corral.wire.link import SecretSpec
+
+_BASE = f"http://{GATEWAY_HOST}"
+
+WELCOME = f"""This is the gateway of a Corral sandbox. It is the only way out of the sandbox.
+
+{_BASE}/policy    what this sandbox may reach
+{_BASE}/denials   what it was refused lately, and why
+{_BASE}/s/NAME    a model API; the key is on the host, the sandbox's token stands for it
+
+Everything else is refused at once. To have a host allowed, ask the person who runs this sandbox.
+"""
+
+
+def serve(box: Box, path: str, secrets: Mapping[str, SecretSpec]) -> web.Response:
+    """The page at `path`."""
+    if path == "/":
+        return plain(200, WELCOME)
+    if path == "/policy":
+        return page(policy(box, secrets))
+    if path == "/denials":
+        return page(denials(box))
+    return plain(404, f"There is no page {path[:200]} here. See {_BASE}/", reason="not-found")
+
+
+def policy(box: Box, secrets: Mapping[str, SecretSpec]) -> dict[str, object]:
+    """The sanitised policy: hosts and ports, and the model APIs that the grant covers."""
+    return {
+        "default": "deny",
+        "allowed": [{"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules],
+        "model_apis": [
+            {"name": name, "api": spec.provider.value, "base_url": base_url(spec)}
+            for name, spec in sorted(secrets.items())
+        ],
+    }
+
+
+def base_url(spec: SecretSpec) -> str:
+    """The base URL that SDKs of the provider want."""
+    suffix = "/v1" if spec.provider is Provider.OPENAI else ""
+    return f"{_BASE}/s/{spec.name}{suffix}"
+
+
+def denials(box: Box) -> dict[str, object]:
+    """The latest refusals, newest first."""
+    return {
+        "denials": [
+            {
+                "at": item.at.isoformat(timespec="milliseconds"),
+                "service": item.kind,
+                "host": item.host,
+                "port": item.port,
+                "reason": item.message,
+                "rule": item.reason,
+                "how_to_allow": item.how_to_allow,
+            }
+            for item in reversed(box.audit.denials)
+        ]
+    }

@@ -1,0 +1,91 @@
+"""Takes a secret out of a stream of bytes, wherever the stream is cut (block I of the gateway's rules).
+
+An upstream may send back what it was given: in an error message, a debug page, an echo. The secret is looked
+for in the forms that it may take, and each hit is replaced by as many bytes, so that lengths stay true. Bytes
+are held back only while they could be the beginning of a hit, so events pass at once.
+
+What this cannot catch is an upstream that transforms the secret in a way of its own; see `SECURITY.md`.
+"""
+
+import html
+import json
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable
+from urllib.parse import quote
+
+_SHORTEST = 8
+
+
+def forms(secret: str) -> frozenset[bytes]:
+    """The byte strings that are looked for (G-138)."""
+    raw = secret.encode()
+    found = {
+        raw,
+        raw.hex().encode(),
+        raw.hex().upper().encode(),
+        quote(secret, safe="").encode(),
+        json.dumps(secret)[1:-1].encode(),
+        html.escape(secret).encode(),
+    }
+    # In base64 the secret looks different at each of three offsets; what surrounds it changes its first and
+    # last sign.
+    for encode in (b64encode, urlsafe_b64encode):
+        for offset in range(3):
+            coded = encode(bytes(offset) + raw)
+            start = -(-offset * 8 // 6)
+            found.add(coded[start : (offset + len(raw)) * 8 // 6])
+    return frozenset(form for form in found if len(form) >= _SHORTEST)
+
+
+class Redactor:
+    """Replaces every form of a secret in a stream. `hits` counts."""
+
+    def __init__(self, secret: str, label: str) -> None:
+        self._patterns = sorted(forms(secret), key=len, reverse=True)
+        self._search = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
+        self._label = f"[redacted:{label}]".encode()
+        self._longest = len(self._patterns[0]) if self._patterns else 0
+        self._firsts = {pattern[:1] for pattern in self._patterns}
+        self._held = b""
+        self.hits = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that can be passed on now."""
+        data = self._held + data
+        done = 0
+        for match in self._search.finditer(data):
+            done = match.end()
+        # Only behind the last hit: its own end may look like the beginning of another.
+        cut = len(data) - self._pending(data[max(done, len(data) - self._longest + 1) :])
+        self._held = data[cut:]
+        return self._search.sub(self._replace, data[:cut])
+
+    def finish(self) -> bytes:
+        """The bytes that were held back and turned out to be nothing."""
+        left, self._held = self._held, b""
+        return self._search.sub(self._replace, left)
+
+    def text(self, value: str) -> str:
+        """A short text, such as a header field's value, redacted."""
+        return self._search.sub(self._replace, value.encode("utf-8", "surrogateescape")).decode(
+            "utf-8", "surrogateescape"
+        )
+
+    def _replace(self, match: re.Match[bytes]) -> bytes:
+        self.hits += 1
+        return self._label[: len(match[0])].ljust(len(match[0]), b"*")
+
+    def _pending(self, tail: bytes) -> int:
+        """How many bytes at the end of `tail` could be the beginning of a hit."""
+        return max((len(tail) - at for at in self._starts(tail)), default=0)
+
+    def _starts(self, tail: bytes) -> Iterable[int]:
+        for first in self._firsts:
+            at = tail.find(first)
+            while at >= 0:
+                rest = tail[at:]
+                if any(len(rest) < len(pattern) and pattern.startswith(rest) for pattern in self._patterns):
+                    yield at
+                    break
+                at = tail.find(first, at + 1)

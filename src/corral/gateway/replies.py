@@ -1,0 +1,106 @@
+"""Answers that the gateway gives itself: refusals that an agent can read and act on, and pages of its own."""
+
+import json
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from corral.model.secrets import Provider
+from corral.policy.egress import GATEWAY_HOST, Denied
+
+DECISION = "X-Corral-Decision"
+_SEE = f"http://{GATEWAY_HOST}/policy lists what is allowed"
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def denial(
+    refusal: Denied, *, status: int, request_id: str, accept: str, method: str = "", path: str = ""
+) -> web.Response:
+    """A refused request, as JSON, or as text for a client that prefers that (G-311, G-314)."""
+    body = {
+        "error": "denied by the sandbox's gateway",
+        "reason": refusal.message,
+        "rule": refusal.reason.value,
+        "host": refusal.host,
+        "port": refusal.port,
+        "method": method,
+        "path": path,
+        "request_id": request_id,
+        "how_to_allow": refusal.how_to_allow,
+        "see": _SEE,
+    }
+    headers = {DECISION: f"denied; reason={refusal.reason.value}"}
+    if accept.startswith(("text/plain", "text/html")):
+        text = (
+            f"Denied by the sandbox's gateway: {refusal.message}.\n"
+            f"What to do: {refusal.how_to_allow}.\n{_SEE}. Request {request_id}.\n"
+        )
+        return closing(web.Response(status=status, text=text, headers=headers))
+    return closing(
+        web.Response(status=status, body=_json(body), headers=headers, content_type="application/json")
+    )
+
+
+def plain(status: int, text: str, reason: str = "") -> web.Response:
+    """A short text; `reason` marks it as a refusal of the gateway."""
+    headers = {DECISION: f"denied; reason={reason}"} if reason else {}
+    return web.Response(status=status, text=text.rstrip("\n") + "\n", headers=headers)
+
+
+def page(value: Mapping[str, object]) -> web.Response:
+    """A JSON page of the gateway's own."""
+    return web.Response(body=_json(value), content_type="application/json")
+
+
+def model_error(
+    provider: Provider, status: int, message: str, hint: str, *, reason: str, retry_after: int | None = None
+) -> web.Response:
+    """A refusal in the shape of a provider's own errors, so that SDKs show the text (G-184, G-189).
+
+    Without `retry_after` it is final, and says so to SDKs, which would otherwise retry some statuses by
+    themselves.
+    """
+    text = f"Corral gateway: {message}. {hint[:1].upper()}{hint[1:]}."
+    body: dict[str, object]
+    if provider is Provider.ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        body = {"type": "error", "error": {"type": kind, "message": text}}
+    else:
+        kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        body = {"error": {"message": text, "type": kind, "param": None, "code": reason}}
+    headers = {DECISION: f"denied; reason={reason}"}
+    if retry_after is None:
+        headers["x-should-retry"] = "false"
+    else:
+        headers["Retry-After"] = str(retry_after)
+    return web.Response(status=status, body=_json(body), headers=headers, content_type="application/json")
+
+
+def closing(response: web.Response) -> web.Response:
+    """The same, ending the connection: what is left of the request is not read."""
+    response.force_close()
+    return response
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+class Relayed(web.StreamResponse):
+    """An upstream's answer with its own header fields and no others (G-97)."""
+
+    async def _prepare_headers(self) -> None:
+        """aiohttp adds these three to every answer; there is no other place to keep it from that."""
+        absent = [name for name in ("Date", "Server", "Content-Type") if name not in self.headers]
+        await super()._prepare_headers()
+        for name in absent:
+            self.headers.popall(name, None)

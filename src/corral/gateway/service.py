@@ -1,0 +1,184 @@
+"""The gateway as a whole: the sandboxes that it serves, the secrets and prices it serves them with.
+
+It is told what to do by calls of the engine (`handle`) and answers each once it has taken effect.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from corral.engine.ports import ListenerKind
+from corral.errors import CorralError, InvalidInput
+from corral.gateway import pages
+from corral.gateway.box import Box
+from corral.gateway.dial import Dialer
+from corral.gateway.dns import Resolver, TcpResolver, serve_udp
+from corral.gateway.forward import Forwarder
+from corral.gateway.front import Front
+from corral.gateway.llm import ModelService
+from corral.gateway.pricing import PriceBook
+from corral.gateway.replies import closing, plain
+from corral.gateway.tls import TlsClient
+from corral.model.ids import SandboxId, TenantId
+from corral.model.usage import Usage
+from corral.policy.addresses import parse_networks
+from corral.policy.egress import MODEL_HOSTS, checked_policy, literal
+from corral.wire import link
+
+_BACKLOG = 1024
+
+Request = link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+
+
+@dataclass(eq=False, slots=True)
+class _Served:
+    """A sandbox's services."""
+
+    box: Box
+    forwarder: Forwarder
+    models: ModelService
+
+
+class Service:
+    """Serves sandboxes. `send_audit` and `ledger` take the records."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        send_audit: Callable[[link.AuditRecord], None],
+        ledger: Callable[[Usage], None],
+    ) -> None:
+        self._dialer = dialer
+        self._send_audit = send_audit
+        self._ledger = ledger
+        self._served: dict[SandboxId, _Served] = {}
+        self._secrets: dict[tuple[TenantId, str], link.SecretSpec] = {}
+        self._prices = PriceBook()
+
+    async def handle(self, request: Request, fds: list[int]) -> None:
+        """Do what the engine asks. The descriptors are the callee's. Raises CorralError, having changed
+        nothing.
+        """
+        match request:
+            case link.Attach():
+                await self._attach(request, [socket.socket(fileno=fd) for fd in fds])
+            case link.Detach():
+                await self._detach(request.sandbox)
+            case link.SetSecrets():
+                self._secrets = {(spec.tenant, spec.name): _checked(spec) for spec in request.secrets}
+            case link.SetPrices():
+                self._prices = PriceBook(request.prices)
+            case link.SetConfig():
+                self._dialer.set_networks(request.networks)
+            case link.Ping():
+                return
+            case _:
+                assert_never(request)
+
+    async def close(self) -> None:
+        """Stop serving everybody."""
+        for sandbox in list(self._served):
+            await self._detach(sandbox)
+
+    async def _attach(self, attach: link.Attach, sockets: list[socket.socket]) -> None:
+        try:
+            kinds = [ListenerKind(spec.kind) for spec in attach.listeners]
+            checked_policy(attach.egress)
+            parse_networks(attach.egress.networks)
+        except (ValueError, CorralError) as error:
+            for sock in sockets:
+                sock.close()
+            raise error if isinstance(error, CorralError) else _unknown_kind() from None
+        await self._detach(attach.sandbox)
+        served = self._make(attach)
+        self._served[attach.sandbox] = served
+        for kind, spec, sock in zip(kinds, attach.listeners, sockets, strict=True):
+            await self._listen(served, kind, spec.port, sock)
+
+    def _make(self, attach: link.Attach) -> _Served:
+        box = Box(attach, self._send_audit, lambda: self._model_hosts(attach))
+        models = ModelService(box, self._dialer, self._vault, lambda: self._prices, self._ledger)
+        return _Served(box, Forwarder(box, self._dialer), models)
+
+    async def _listen(self, served: _Served, kind: ListenerKind, port: int, sock: socket.socket) -> None:
+        box = served.box
+        loop = asyncio.get_running_loop()
+        sock.settimeout(0)
+        resolver = Resolver(box)
+        front = Front(box, _own_pages(served, self._vault), served.forwarder.serve).server(port)
+        match kind:
+            case ListenerKind.DNS_UDP:
+                serve_udp(box, resolver, sock)
+                return
+            case ListenerKind.DNS_TCP:
+                server = await loop.create_server(
+                    lambda: TcpResolver(box, resolver), sock=sock, backlog=_BACKLOG
+                )
+            case ListenerKind.HTTP:
+                server = await loop.create_server(front, sock=sock, backlog=_BACKLOG)
+            case ListenerKind.TLS:
+                server = await loop.create_server(
+                    lambda: TlsClient(box, port, self._dialer, front), sock=sock, backlog=_BACKLOG
+                )
+            case _:
+                assert_never(kind)
+        box.on_close(server.close)
+
+    async def _detach(self, sandbox: SandboxId) -> None:
+        served = self._served.pop(sandbox, None)
+        if served is None:
+            return
+        served.box.close()
+        await served.forwarder.close()
+        await served.models.close()
+
+    def _vault(self, box: Box) -> Mapping[str, link.SecretSpec]:
+        """The secrets that a box's grant covers and that still exist (G-173)."""
+        return {
+            name: spec for name in box.secrets if (spec := self._secrets.get((box.tenant, name))) is not None
+        }
+
+    def _model_hosts(self, attach: link.Attach) -> frozenset[str]:
+        """Hosts that the metered service alone may reach (G-185); a rule of the operator's own may name one
+        of them.
+        """
+        ruled = {rule.host for rule in attach.egress.rules}
+        own = (spec for spec in self._secrets.values() if spec.tenant == attach.tenant)
+        hosts = {urlsplit(spec.base_url).hostname or "" for spec in own}
+        return MODEL_HOSTS | frozenset(host for host in hosts - ruled if host and literal(host) is None)
+
+
+def _own_pages(
+    served: _Served, vault: Callable[[Box], Mapping[str, link.SecretSpec]]
+) -> Callable[[web.BaseRequest, str, int], Awaitable[web.StreamResponse]]:
+    """What the gateway's own name serves."""
+
+    async def serve(request: web.BaseRequest, _address: str, _port: int) -> web.StreamResponse:
+        path, _, query = request.raw_path.partition("?")
+        if path.startswith("/s/"):
+            return await served.models.serve(request, path, query)
+        if request.method not in ("GET", "HEAD"):
+            return closing(plain(405, "Only GET is served here.", reason="method"))
+        return pages.serve(served.box, path, vault(served.box))
+
+    return serve
+
+
+def _checked(spec: link.SecretSpec) -> link.SecretSpec:
+    parts = urlsplit(spec.base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"the base URL of secret {spec.name!r} is not valid", "use http:// or https://, a host and a path"
+        )
+    return spec
+
+
+def _unknown_kind() -> InvalidInput:
+    return InvalidInput(
+        "a listener is of an unknown kind", "engine and gateway must be of one version: restart"
+    )
