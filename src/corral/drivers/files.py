@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from corral.drivers.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
-from corral.drivers.turns import Turns
 from corral.drivers.watching import watch_tree
 from corral.engine.ports import Entry, EntryKind, WatchEvent
 from corral.errors import Conflict, Forbidden, InvalidInput, NotFound
 from corral.host.fileerrors import translated
 from corral.host.files import Found, GuestTree
 from corral.host.filewrite import Owner, PendingFile
+from corral.host.turns import Turns
 
 _T = TypeVar("_T")
 CHUNK = 256 * 1024

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from corral.drivers.turns import Turns
 from corral.engine.ports import WatchEvent, WatchEventKind
 from corral.host.fileerrors import translated
+from corral.host.turns import Turns
 from corral.host.watch import TreeWatch
 
 _PATROL = 5.0

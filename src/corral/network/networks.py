@@ -26,6 +26,7 @@ from typing import TypeVar
 from corral.engine.ports import Listener
 from corral.errors import HostError, NotFound
 from corral.host import mounts, namespaces, syscalls
+from corral.host.turns import Turns
 from corral.model.ids import SandboxId, is_id
 from corral.network.pair import Pair, make_pair, restore_sandbox_side
 from corral.network.sockets import open_connection, open_listeners
@@ -48,6 +49,7 @@ class Networks:
     def __init__(self, run_dir: Path, spares: int = 0) -> None:
         self._base = run_dir / "sandboxes"
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="networks")
+        self._turns = Turns(self._workers, _WORKERS)
         self._spares: queue.SimpleQueue[Pair] = queue.SimpleQueue()
         self._wanted_spares = spares
 
@@ -59,11 +61,15 @@ class Networks:
 
     async def listen(self, sandbox: SandboxId, tls_ports: Iterable[int]) -> tuple[Listener, ...]:
         """New listening sockets at the gateway's side; the former ones must be closed. The caller owns them."""
-        return await self._run(lambda: self._with_gateway(sandbox, lambda fd: open_listeners(fd, tls_ports)))
+        return await self._run(
+            lambda: self._with_gateway(sandbox, lambda fd: open_listeners(fd, tls_ports)), _close_listeners
+        )
 
     async def connect(self, sandbox: SandboxId, port: int) -> socket.socket:
         """A non-blocking socket on its way to a port of the sandbox, from the gateway's side."""
-        return await self._run(lambda: self._with_gateway(sandbox, lambda fd: open_connection(fd, port)))
+        return await self._run(
+            lambda: self._with_gateway(sandbox, lambda fd: open_connection(fd, port)), socket.socket.close
+        )
 
     def sandbox_netns(self, sandbox: SandboxId) -> Path:
         """The file by which a runtime joins the sandbox's side."""
@@ -92,8 +98,9 @@ class Networks:
         while (spare := self._take_spare()) is not None:
             spare.close()
 
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, _translated(work))
+    async def _run(self, work: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
+        # A cancelled `create` must have ended before a `remove` begins.
+        return await self._turns.call(_translated(work), undo)
 
     def _create(self, sandbox: SandboxId) -> None:
         if mounts.is_mounted(self._gateway_pin(sandbox)) and self._restore(sandbox):
@@ -185,6 +192,11 @@ def _translated(work: Callable[[], _T]) -> Callable[[], _T]:
             raise HostError(f"the kernel refused a step of the sandbox's network: {error}") from error
 
     return translated
+
+
+def _close_listeners(listeners: Iterable[Listener]) -> None:
+    for listener in listeners:
+        listener.sock.close()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Blocking work of one sandbox on threads that all share."""
+"""Blocking work on threads, in turns, and never left behind."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ _T = TypeVar("_T")
 
 
 class Turns:
-    """At most `at_once` calls of one sandbox run on `threads`, so that its files, however slow, leave threads
-    to the others.
+    """At most `at_once` calls of one user run on `threads`: where many share them, nobody, however slow, takes
+    them all.
     """
 
     def __init__(self, threads: Executor, at_once: int) -> None:
@@ -19,8 +19,8 @@ class Turns:
         self._free = asyncio.Semaphore(at_once)
 
     async def call(self, work: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-        """The result of `work`. A cancelled call still waits for its end, since what the work uses is closed
-        next; `undo` then gets the result that nobody takes.
+        """The result of `work`. A cancelled call still waits for its end, since what the work uses or makes is
+        closed or removed next; `undo` then gets the result that nobody takes.
         """
         async with self._free:
             future = asyncio.get_running_loop().run_in_executor(self._threads, work)
