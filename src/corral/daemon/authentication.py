@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 
+from corral.api.guard import over_unix_socket
 from corral.engine.ports import Store
 from corral.errors import Unauthenticated
 from corral.model.ids import DEFAULT_TENANT, TenantId
@@ -16,7 +17,7 @@ def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
     the default tenant; over TCP a valid API key is required, whatever the request says of itself."""
 
     async def authenticate(request: Request) -> TenantId:
-        if request.scope.get("server") is None:
+        if over_unix_socket(request.scope):
             return DEFAULT_TENANT
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not 0 < len(key) <= MAX_KEY:
