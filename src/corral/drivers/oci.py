@@ -285,11 +285,14 @@ class OciDriver:
         """Nothing of it runs afterwards, and no runtime knows it. Idempotent."""
         group = self._cgroup(sandbox)
         await group.kill()
-        for runtime in self._runtimes.usable:
-            await runtime.delete(sandbox)
         await group.remove()
-        place = self._place(sandbox)
-        await asyncio.to_thread(shutil.rmtree, place.bundle, ignore_errors=not place.bundle.exists())
+        await asyncio.to_thread(self._forget, sandbox)
+
+    def _forget(self, sandbox: SandboxId) -> None:
+        for runtime in self._runtimes.usable:
+            runtime.forget(sandbox)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._place(sandbox).bundle)
 
     async def remove(self, sandbox: SandboxId) -> None:
         """As Driver says."""

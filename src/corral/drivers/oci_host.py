@@ -154,8 +154,8 @@ class _Probe:
             await runtime.run(container, bundle)
         finally:
             await group.kill()
-            await runtime.delete(container)
             await group.remove()
+            await asyncio.to_thread(runtime.forget, container)
             await asyncio.to_thread(shutil.rmtree, bundle)
 
     def _prepare(self, bundle: Path) -> None:
