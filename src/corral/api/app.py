@@ -51,12 +51,11 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
-        max_body_size=MAX_JSON_BODY,
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
     for module in (sandboxes, processes, files, catalog):
-        app.include_router(module.router)
+        app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
     app.add_middleware(Guard, names=names)

@@ -128,7 +128,8 @@ async def set_config(caller: CallerDep, key: str, body: protocol.SetConfig) -> p
 @router.get("/doctor", tags=["daemon"], responses=documented())
 async def doctor(caller: CallerDep) -> protocol.Doctor:
     """What this host can do, what will not work, and what to do about it."""
-    return protocol.Doctor(checks=await caller.engine.doctor())
+    found = await caller.engine.doctor()
+    return protocol.Doctor(checks=[protocol.Check.model_validate(check) for check in found])
 
 
 @router.get("/health", tags=["daemon"], responses=documented())

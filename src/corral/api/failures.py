@@ -40,13 +40,17 @@ def public_error(error: BaseException) -> CorralError:
     if isinstance(error, RequestValidationError):
         return _invalid(error.errors())
     if isinstance(error, HTTPException):
-        cls, message, hint = _BY_STATUS.get(
-            error.status_code,
-            (InvalidInput if error.status_code < 500 else InternalError, "bad request", None),
-        )
-        return cls(message, hint)
+        return error_of_status(error.status_code)
     log.error("unexpected failure while serving the API", exc_info=error)
     return InternalError("the daemon failed in an unexpected way")
+
+
+def error_of_status(status: int) -> CorralError:
+    """The public error for an error of the framework's, of which only the status is taken."""
+    if status >= 500:
+        return InternalError("the daemon failed in an unexpected way")
+    cls, message, hint = _BY_STATUS.get(status, (InvalidInput, "the request is not valid", None))
+    return cls(message, hint)
 
 
 def error_response(error: CorralError) -> Response:
@@ -64,7 +68,7 @@ def _invalid(problems: Sequence[Any]) -> InvalidInput:
     """The first few problems of a request, by field; the values themselves are not repeated: they may be secrets."""
     told = []
     for problem in problems[:5]:
-        place = ".".join(str(part)[:80] for part in problem["loc"] if part not in ("body", "query", "path"))
+        place = ".".join(str(part)[:80] for part in problem["loc"][1:])
         what = "is not a field of this request" if problem["type"] == "extra_forbidden" else problem["msg"]
         told.append(f"{place or 'body'}: {what[:200]}")
     more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""

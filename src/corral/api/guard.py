@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.api.failures import error_response, public_error
+from corral.api.failures import error_of_status, error_response, public_error
 from corral.errors import CorralError, Forbidden
 
 log = logging.getLogger(__name__)
@@ -64,12 +64,16 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
+        started = replaced = False
 
         async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
+            nonlocal started, replaced
+            if message["type"] == "http.response.start":
+                started, replaced = True, _is_foreign_error(message)
+                if replaced:
+                    await error_response(error_of_status(message["status"]))(scope, receive, send)
+            if not replaced:
+                await send(message)
 
         try:
             self._check(scope)
@@ -89,3 +93,9 @@ class Guard:
             if key in (b"host", b"origin"):
                 headers.setdefault(key, []).append(value)
         check_origin(headers, tcp=not over_unix_socket(scope), names=self.names)
+
+
+def _is_foreign_error(start: Message) -> bool:
+    """Whether a response is an error in another form than ours, as the framework's own limits send them."""
+    kinds = [value for key, value in start["headers"] if key == b"content-type"]
+    return bool(start["status"] >= 400 and not any(kind.startswith(b"application/json") for kind in kinds))

@@ -21,7 +21,7 @@ from corral.protocol.base import Done
 from corral.protocol.catalog import Denials, Pulled
 from corral.protocol.processes import ProcessInfo
 
-router = APIRouter(prefix="/v1", tags=["sandboxes"])
+router = APIRouter(prefix="/v1")
 FollowQuery = Annotated[bool, Query(description="Wait for what will come; else end after what is there.")]
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
@@ -53,6 +53,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
 
 @router.post(
     "/sandboxes",
+    tags=["sandboxes"],
     status_code=201,
     response_model=protocol.SandboxInfo,
     responses={**documented(NoCapacity, DiskFull, Unsupported), **EVENT_STREAM},
@@ -78,7 +79,7 @@ async def create_sandbox(
     return progress_stream(work)
 
 
-@router.get("/sandboxes", responses=documented())
+@router.get("/sandboxes", tags=["sandboxes"], responses=documented())
 async def list_sandboxes(
     caller: CallerDep,
     label: Annotated[
@@ -96,26 +97,26 @@ async def list_sandboxes(
     return protocol.SandboxList(sandboxes=[shapes.sandbox_info(item) for item in found])
 
 
-@router.get("/sandboxes/{ref}", responses=documented())
+@router.get("/sandboxes/{ref}", tags=["sandboxes"], responses=documented())
 async def get_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
     """A sandbox as it stands."""
     return shapes.sandbox_info(caller.engine.sandboxes.get(caller.tenant, ref))
 
 
-@router.delete("/sandboxes/{ref}", responses=documented())
+@router.delete("/sandboxes/{ref}", tags=["sandboxes"], responses=documented())
 async def remove_sandbox(caller: CallerDep, ref: RefPath) -> Done:
     """Kill all its processes and remove all that is left of it, its files included."""
     await caller.engine.sandboxes.remove(caller.tenant, ref)
     return Done()
 
 
-@router.post("/sandboxes/{ref}/start", responses=documented(NoCapacity))
+@router.post("/sandboxes/{ref}/start", tags=["sandboxes"], responses=documented(NoCapacity))
 async def start_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
     """Start a stopped sandbox; its files are as they were."""
     return shapes.sandbox_info(await caller.engine.sandboxes.start(caller.tenant, ref))
 
 
-@router.post("/sandboxes/{ref}/stop", responses=documented())
+@router.post("/sandboxes/{ref}/stop", tags=["sandboxes"], responses=documented())
 async def stop_sandbox(
     caller: CallerDep, ref: RefPath, body: protocol.StopSandbox | None = None
 ) -> protocol.SandboxInfo:
@@ -124,37 +125,37 @@ async def stop_sandbox(
     return shapes.sandbox_info(await caller.engine.sandboxes.stop(caller.tenant, ref, grace))
 
 
-@router.post("/sandboxes/{ref}/pause", responses=documented())
+@router.post("/sandboxes/{ref}/pause", tags=["sandboxes"], responses=documented())
 async def pause_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
     """Freeze its processes where they are."""
     return shapes.sandbox_info(await caller.engine.sandboxes.pause(caller.tenant, ref))
 
 
-@router.post("/sandboxes/{ref}/resume", responses=documented())
+@router.post("/sandboxes/{ref}/resume", tags=["sandboxes"], responses=documented())
 async def resume_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
     """Let a paused sandbox go on."""
     return shapes.sandbox_info(await caller.engine.sandboxes.resume(caller.tenant, ref))
 
 
-@router.put("/sandboxes/{ref}/ttl", responses=documented())
+@router.put("/sandboxes/{ref}/ttl", tags=["sandboxes"], responses=documented())
 async def set_ttl(caller: CallerDep, ref: RefPath, body: protocol.SetTtl) -> protocol.SandboxInfo:
     """Let it end a number of seconds from now, or never."""
     return shapes.sandbox_info(await caller.engine.sandboxes.set_ttl(caller.tenant, ref, body.ttl))
 
 
-@router.get("/sandboxes/{ref}/stats", responses=documented())
+@router.get("/sandboxes/{ref}/stats", tags=["sandboxes"], responses=documented())
 async def get_stats(caller: CallerDep, ref: RefPath) -> protocol.Stats:
     """What it uses now."""
     return shapes.stats(await caller.engine.sandboxes.stats(caller.tenant, ref))
 
 
-@router.get("/sandboxes/{ref}/usage", responses=documented())
+@router.get("/sandboxes/{ref}/usage", tags=["sandboxes"], responses=documented())
 async def get_usage(caller: CallerDep, ref: RefPath) -> protocol.UsageReport:
     """What its model calls used and cost."""
     return shapes.usage_report(await caller.engine.sandboxes.usage(caller.tenant, ref))
 
 
-@router.get("/sandboxes/{ref}/denials", responses=documented())
+@router.get("/sandboxes/{ref}/denials", tags=["sandboxes"], responses=documented())
 async def get_denials(caller: CallerDep, ref: RefPath) -> Denials:
     """What its gateway refused it."""
     return Denials(denials=await caller.engine.denials(caller.tenant, ref))

@@ -15,7 +15,7 @@ import click
 from corral.cli.app import App, pass_app
 from corral.cli.output import clean, fields, note, say, show_json, table
 from corral.cli.values import json_option
-from corral.errors import DaemonUnreachable, Forbidden
+from corral.errors import DaemonUnreachable, Forbidden, Unsupported
 from corral.sdk import autostart
 from corral.sdk.settings import Settings, settings
 
@@ -158,22 +158,11 @@ def _listener(path: Path) -> int | None:
 def doctor(app: App, as_json: bool) -> int:
     """Check what this host can do, what will not work, and what to do about it. The exit code is 6 if something fails."""
     checks = app.client.doctor()
-    failed = any(check.get("status") in ("fail", "failed", "error") for check in checks)
     if as_json:
         show_json(checks)
     else:
-        table(
-            ["CHECK", "STATUS", "FOUND"],
-            [
-                (
-                    check.get("name", ""),
-                    check.get("status", ""),
-                    check.get("message", check.get("detail", "")),
-                )
-                for check in checks
-            ],
-        )
+        table(["CHECK", "STATUS", "FOUND"], [(check.name, check.status, check.message) for check in checks])
         for check in checks:
-            if check.get("hint"):
-                say(f"{clean(str(check.get('name', '')))}: {clean(str(check['hint']))}")
-    return 6 if failed else 0
+            if check.hint and check.status != "ok":
+                say(f"{clean(check.name)}: {clean(check.hint)}")
+    return Unsupported.exit_code if any(check.status == "fail" for check in checks) else 0

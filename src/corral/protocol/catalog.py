@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from corral.errors import InvalidInput
 from corral.model.secrets import MAX_SECRET, Provider
@@ -132,9 +132,9 @@ class ApiKey(Reply):
 
 
 class SetConfig(Request):
-    """A new value of a setting."""
+    """A new value of a setting; some take a list."""
 
-    value: Text
+    value: Text | Annotated[list[Text], Field(max_length=1000)]
 
 
 class Config(Reply):
@@ -143,10 +143,22 @@ class Config(Reply):
     values: dict[str, Any]
 
 
-class Doctor(Reply):
-    """Findings about the host. Each has at least `name`, `status` and `message`; `hint` where something is amiss."""
+class Check(Reply):
+    """A finding about the host. `hint` says what to do where something is amiss; further fields tell more."""
 
-    checks: list[dict[str, Any]]
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = ""
+    status: str = Field(default="", examples=["ok", "warn", "fail"])
+    message: str = ""
+    hint: str = ""
+    fix_value: Any = Field(default=None, description="What a setting would have to be, where one would help.")
+
+
+class Doctor(Reply):
+    """Findings about the host."""
+
+    checks: list[Check]
 
 
 class Denials(Reply):

@@ -300,12 +300,13 @@ def get_config() -> Call[dict[str, Any]]:
     return Call(get(url("config")), _config)
 
 
-def set_config(key: str, value: str) -> Call[dict[str, Any]]:
+def set_config(key: str, value: str | Sequence[str]) -> Call[dict[str, Any]]:
     """Change a setting; all settings after it."""
-    return Call(post(url("config", key), build(catalog.SetConfig, value=value), "PUT"), _config)
+    body = build(catalog.SetConfig, value=value if isinstance(value, str) else list(value))
+    return Call(post(url("config", key), body, "PUT"), _config)
 
 
-def doctor() -> Call[list[dict[str, Any]]]:
+def doctor() -> Call[list[catalog.Check]]:
     """What the host can do, what will not work, and what to do about it."""
     return Call(get(url("doctor")), lambda body: parse(catalog.Doctor, body).checks)
 
