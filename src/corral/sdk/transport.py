@@ -109,7 +109,7 @@ class Transport:
     def chunks(self, request: Request) -> Iterator[bytes]:
         """The body of a successful answer, as it comes."""
         with self._answer(request) as response:
-            yield from response.iter_raw()
+            yield from response.iter_bytes()
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -183,7 +183,7 @@ class AsyncTransport:
     async def chunks(self, request: Request) -> AsyncIterator[bytes]:
         """The body of a successful answer, as it comes."""
         async with self._answer(request) as response:
-            async for chunk in response.aiter_raw():
+            async for chunk in response.aiter_bytes():
                 yield chunk
 
     async def sleep(self, seconds: float) -> None:

@@ -248,7 +248,7 @@ class FakeProcesses:
         if not found.info.spec.stdin or found.info.exit is not None:
             raise Conflict("the process's stdin is closed", "start it with stdin open")
         found.stdin += data
-        if found.info.spec.argv[0] == "cat":
+        if found.info.spec.argv[-1] == "cat":
             found.out += data
             found.changed.set()
 
@@ -515,9 +515,15 @@ async def _authenticate(request: Request) -> TenantId:
     return TENANT
 
 
+@pytest.fixture(scope="session")
+def one_app() -> Any:
+    return create_app(cast(Engine, None), authenticate=_authenticate, names=["corral.example"])
+
+
 @pytest.fixture
-def app(engine: FakeEngine) -> Any:
-    return create_app(cast(Engine, engine), authenticate=_authenticate, names=["corral.example"])
+def app(one_app: Any, engine: FakeEngine) -> Any:
+    one_app.state.engine = engine
+    return one_app
 
 
 @pytest.fixture

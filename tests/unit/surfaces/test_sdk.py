@@ -1,0 +1,276 @@
+"""The SDK over the API: both clients, errors, streams that break."""
+
+import inspect
+from typing import Any
+
+import httpx2
+import pytest
+
+import corral as package
+from corral.errors import (
+    CommandFailed,
+    Conflict,
+    DaemonUnreachable,
+    InvalidInput,
+    NotFound,
+    Timeout,
+    UpstreamFailed,
+)
+from corral.model.process import Stream
+from corral.sdk.async_sandbox import AsyncFiles, AsyncProcess, AsyncSandbox
+from corral.sdk.client import AsyncClient, Client
+from corral.sdk.process_calls import RECONNECT_PAUSES, Follower
+from corral.sdk.results import CommandResult
+from corral.sdk.sandbox import Files, Process, Sandbox
+from corral.sdk.settings import settings
+
+
+def test_a_sandbox_is_made_used_and_killed(client: Client, engine: Any) -> None:
+    lines: list[str] = []
+    with Sandbox.create("base", client=client, name="box", env={"A": "1"}, progress=lines.append) as box:
+        assert box.state == "running"
+        assert box.exec("echo hello 'a  b'").stdout == "hello a  b\n"
+        assert box.exec(["echo", "$HOME"]).stdout == "$HOME\n"
+        assert box.exec("cat", input="given").stdout == "given"
+        assert box.exec("err oops").stderr == "oops\n"
+        assert box.exec("fail 7").exit_code == 7
+        assert box.exec("big 100", output_limit=10) == CommandResult(0, bytes(10), b"", truncated=True)
+        assert box.pause().state == "paused"
+        assert box.resume().state == "running"
+        assert box.set_ttl(60).info.ttl == 60
+        assert box.stats().memory == 1024
+        assert box.usage().cost == 1500
+    assert "from a thread" in lines
+    assert engine.sandboxes.by_id == {}
+    assert engine.sandboxes.requests[0].env == {"A": "1"}
+
+
+def test_a_sandbox_that_is_connected_to_is_kept(client: Client, engine: Any) -> None:
+    Sandbox.create(client=client, name="box")
+    with Sandbox.connect("box", client=client) as box:
+        assert box.name == "box"
+    assert [item.name for item in Sandbox.list(client=client)] == ["box"]
+    assert Sandbox.list({"a": "b"}, client=client) == []
+
+
+def test_check_raises_for_commands_that_fail(client: Client) -> None:
+    box = Sandbox.create(client=client)
+    with pytest.raises(CommandFailed) as failed:
+        box.exec("fail 3", check=True)
+    assert failed.value.exit_status == 3
+    assert failed.value.hint
+    with pytest.raises(Timeout):
+        CommandResult(137, b"", b"", reason="timeout").check()
+
+
+def test_errors_of_the_api_are_the_sdks(client: Client) -> None:
+    with pytest.raises(NotFound) as error:
+        Sandbox.connect("absent", client=client)
+    assert error.value.hint == "list what exists: `corral ls`"
+    box = Sandbox.create(client=client, name="box")
+    with pytest.raises(Conflict):
+        box.resume()
+    with pytest.raises(InvalidInput):
+        client.create_sandbox(name="No Good")
+    with pytest.raises(InvalidInput):
+        box.exec([])
+    with pytest.raises(InvalidInput):
+        client.build_template("agent", agent="nobody")
+
+
+def test_a_background_process(client: Client, engine: Any) -> None:
+    box = Sandbox.create(client=client)
+    process = box.spawn("cat", stdin=True, tag="mine")
+    process.write(b"one ")
+    process.write(iter([b"t", b"wo"]))
+    process.close_stdin()
+    again = box.process(process.id)
+    assert [piece.text for piece in again.output()] == ["one two"]
+    assert again.exit_code == 0
+    assert process.wait().stdout == "one two"
+    assert box.processes()[0].tag == "mine"
+    hanging = box.spawn(["hang"], terminal=(30, 100))
+    hanging.resize(40, 120)
+    hanging.kill()
+    assert hanging.wait() == CommandResult(137, b"", b"", signal=9)
+    assert (engine.processes.all[2].sizes[0].rows, engine.processes.all[2].signals) == (40, [9])
+
+
+def test_output_goes_on_where_a_connection_broke(client: Client, engine: Any) -> None:
+    box = Sandbox.create(client=client)
+    process = box.spawn("big 5000")
+    engine.processes.cut_after = 2
+    pieces = list(process.output())
+    assert sum(len(piece.data) for piece in pieces) == 5000
+    assert [piece.offset for piece in pieces] == [0, 1024, 2048, 3072, 4096]
+    assert process.exit_code == 0
+
+
+def test_a_follower_gives_up_after_a_while() -> None:
+    follower = Follower("box", 1)
+    error = DaemonUnreachable("gone")
+    pauses = len(RECONNECT_PAUSES)
+    assert all(follower.pause(error) > 0 for _ in range(pauses))
+    with pytest.raises(DaemonUnreachable):
+        follower.pause(error)
+    assert follower.offsets == {Stream.STDOUT: 0, Stream.STDERR: 0}
+
+
+def test_files(client: Client, engine: Any) -> None:
+    files = Sandbox.create(client=client).files
+    assert files.write("/home/user/a b", "text é", mode=0o600).mode == 0o600
+    assert files.read("/home/user/a b") == "text é"
+    assert files.write("/home/user/\udcff", b"\xff").os_path == "/home/user/\udcff"
+    assert files.read_bytes("/home/user/\udcff") == b"\xff"
+    assert [entry.name for entry in files.list("/home/user")] == ["a b", "\udcff"]
+    assert b"".join(files.stream("/home/user/a b")) == "text é".encode()
+    assert files.mkdir("/srv") is True
+    assert files.move("/home/user/a b", "/srv/c").path == "/srv/c"
+    assert files.stat("/srv/c").kind == "file"
+    files.remove("/srv/c")
+    assert [change.os_path for change in files.watch("/srv")] == ["/srv/bad-\udcff"]
+
+
+def test_catalog(client: Client, engine: Any) -> None:
+    assert client.build_template("image", name="deb", image="debian:12").name == "deb"
+    assert [item.name for item in client.list_templates()] == ["base", "deb"]
+    client.remove_template("deb")
+    box = Sandbox.create(client=client)
+    assert client.checkpoint(box.id, "ready").name == "ready"
+    assert client.put_secret("anthropic", "sk-canary-123").name == "anthropic"
+    assert engine.secrets.values["anthropic"].reveal() == "sk-canary-123"
+    client.remove_secret("anthropic")
+    client.set_price("local", "*", input=1, output=2, cache_read=3, cache_write=4)
+    assert client.list_prices()[0].output == 2
+    assert client.set_config("egress.networks", ["10.0.0.0/8"])["egress.networks"] == ["10.0.0.0/8"]
+    assert client.list_agents() == ["claude", "codex"]
+    assert client.doctor()[1].model_dump()["more"] == 1
+    assert client.health().status == "ok"
+    assert b"".join(client.diff(box.id)).startswith(b"--- a")
+    assert client.pull(box.id, "/repo")["repository"] == "/repo"
+    assert [event.state for event in client.events(0, wait=False)] == ["running"]
+
+
+async def test_the_asynchronous_client_does_the_same(async_client: AsyncClient, engine: Any) -> None:
+    async with await AsyncSandbox.create(client=async_client, name="box") as box:
+        assert (await box.exec("echo hello", check=True)).stdout == "hello\n"
+        process = await box.spawn("cat", stdin=True)
+        await process.write(b"x")
+        await process.close_stdin()
+        assert [piece.text async for piece in process.output()] == ["x"]
+        assert (await process.wait()).exit_code == 0
+        await box.files.write("/home/user/a", iter([b"1", b"2"]))
+        assert await box.files.read("/home/user/a") == "12"
+        assert [e.name for e in await box.files.list("/home/user")] == ["a"]
+        engine.processes.cut_after = 1
+        big = await box.spawn("big 3000")
+        assert len((await big.wait()).stdout_bytes) == 3000
+        with pytest.raises(CommandFailed):
+            await box.exec("fail 1", check=True)
+    assert engine.sandboxes.by_id == {}
+    assert await AsyncSandbox.list(client=async_client) == []
+    with pytest.raises(NotFound):
+        await AsyncSandbox.connect("box", client=async_client)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(Client, AsyncClient), (Sandbox, AsyncSandbox), (Process, AsyncProcess), (Files, AsyncFiles)],
+)
+def test_both_flavours_have_the_same_methods_with_the_same_arguments(one: type, other: type) -> None:
+    def surface(cls: type) -> dict[str, list[str]]:
+        methods = inspect.getmembers(cls, callable)
+        return {
+            name: list(inspect.signature(method).parameters)
+            for name, method in methods
+            if not name.startswith("_")
+        }
+
+    asynchronous = surface(other)
+    if other is AsyncSandbox:
+        del asynchronous["close"]  # its client belongs to an event loop, so it is the sandbox's own
+    assert surface(one) == asynchronous
+    for name in surface(one):
+        assert getattr(one, name).__doc__, name
+        assert getattr(other, name).__doc__, name
+
+
+def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
+    routes = {op["operationId"] for path in app.openapi()["paths"].values() for op in path.values()}
+    renamed = {
+        "read_file": "stream_file",
+        "get_stats": "stats",
+        "get_usage": "usage",
+        "get_denials": "denials",
+        "follow_events": "events",
+        "get_diff": "diff",
+        "make_checkpoint": "checkpoint",
+        "get_agent_terminal": "agent_terminal",
+    }
+    for route in routes:
+        assert hasattr(Client, renamed.get(route, route)), route
+
+
+def test_public_names_are_there_on_first_use() -> None:
+    assert package.Sandbox is Sandbox
+    assert package.AsyncClient is AsyncClient
+    assert "CommandResult" in dir(package)
+    with pytest.raises(AttributeError):
+        package.nothing  # noqa: B018  the access is the test
+
+
+def test_answers_that_are_none_of_ours_are_told() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(502 if "health" in request.url.path else 200, text="<html>proxy</html>")
+
+    where = settings(environ={"CORRAL_URL": "http://localhost:1"})
+    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
+        with pytest.raises(UpstreamFailed, match="HTTP 502"):
+            client.health()
+        with pytest.raises(UpstreamFailed, match="not understood"):
+            client.list_sandboxes()
+
+
+def test_only_gets_are_sent_again() -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.method)
+        if len(seen) < 3:
+            raise httpx2.ReadError("broken", request=request)
+        return httpx2.Response(200, json={"status": "ok", "version": "1"})
+
+    where = settings(environ={"CORRAL_URL": "http://localhost:1"})
+    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
+        assert client.health().version == "1"
+        assert seen == ["GET"] * 3
+        seen.clear()
+        with pytest.raises(DaemonUnreachable):
+            client.pause_sandbox("box")
+        assert seen == ["POST"]
+
+
+def test_the_key_goes_into_a_header_only() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["authorization"] == "Bearer sk-canary"
+        return httpx2.Response(200, json={"status": "ok", "version": "1"})
+
+    where = settings(environ={"CORRAL_URL": "http://localhost:1", "CORRAL_API_KEY": "sk-canary"})
+    assert "canary" not in repr(where)
+    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
+        client.health()
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "localhost:7070", "http://", "http://a:b"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        settings(environ={"CORRAL_URL": url})
+
+
+def test_the_socket_depends_on_the_data_directory() -> None:
+    one, other = settings(environ={}), settings(environ={"CORRAL_DATA_DIR": "/tmp/other"})
+    assert one.local
+    assert one.socket.name == "api.sock"
+    assert one.socket.parent.parent == other.socket.parent.parent
+    assert one.socket != other.socket
+    assert len(str(other.socket)) < 100
