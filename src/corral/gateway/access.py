@@ -59,7 +59,7 @@ def endpoint(provider: Provider, method: str, path: str) -> Endpoint | None:
 
     `v1/` may be there, be doubled or be missing. Anything not spelled exactly like an endpoint is none.
     """
-    rest = _VERSION.sub("", path.removeprefix("/"))
+    rest = _VERSION.sub("", path)
     if method == "POST":
         return _POST[provider].get(rest)
     if method in ("GET", "HEAD") and _MODEL_PATH.fullmatch(rest) and ".." not in rest:

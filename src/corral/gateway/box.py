@@ -10,7 +10,7 @@ import hmac
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from corral.gateway.audit import AuditTrail, Denial, TokenBucket
 from corral.gateway.names import NameTable
@@ -91,8 +91,7 @@ class Box:
             callback()
         self._on_close.clear()
         for transport in list(self._transports):
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+            cast(asyncio.Transport, transport).abort()
         for task in list(self._tasks):
             task.cancel()
 

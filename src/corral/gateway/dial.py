@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from ipaddress import ip_address
+from typing import cast
 
 import psutil
 
@@ -137,9 +138,8 @@ class _Opening(asyncio.Protocol):
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self.transport = transport
-            transport.write(self._request)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

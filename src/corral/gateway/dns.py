@@ -8,6 +8,7 @@ import asyncio
 import socket
 import struct
 from ipaddress import IPv4Address
+from typing import cast
 
 from corral.errors import CorralError, InvalidInput, TooLarge
 from corral.gateway.audit import TokenBucket
@@ -125,13 +126,11 @@ class TcpResolver(asyncio.Protocol):
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            return
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         if not self._box.admit(transport):
-            transport.abort()
+            self._transport.abort()
             return
-        self._restart_idle(transport)
+        self._restart_idle(self._transport)
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
@@ -50,8 +51,8 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
         if self._box.admit(transport):
             self._admitted = transport
-        elif isinstance(transport, asyncio.Transport):
-            transport.abort()
+        else:
+            cast(asyncio.Transport, transport).abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._admitted is not None:

@@ -36,6 +36,7 @@ from corral.wire.usage import Api, ask_for_usage
 ANSWER_IDLE = 900.0
 """Seconds without a byte from a provider: models think for minutes before they answer."""
 _POOL = 256
+_SLICE = 256 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -236,7 +237,7 @@ class ModelService:
                 request.method,
                 url,
                 headers=headers,
-                data=prepared.data if wanted.has_body else None,
+                data=_sendable(prepared.data, headers) if wanted.has_body else None,
                 allow_redirects=False,
                 proxy=proxy.url if proxy is not None else None,
                 proxy_headers={"Proxy-Authorization": proxy.authorization}
@@ -322,6 +323,19 @@ def _alternatives(value: Mapping[str, Any]) -> list[str]:
     if not isinstance(others, list):
         raise InvalidInput("`models` is not a list", "leave it out")
     return [_model(other) for other in others[:32]]
+
+
+def _sendable(data: bytes, headers: CIMultiDict[str]) -> bytes | AsyncIterator[bytes]:
+    """A body as aiohttp sends it: a large one in slices, as upstream takes them."""
+    if len(data) <= _SLICE:
+        return data
+    headers[hdrs.CONTENT_LENGTH] = str(len(data))
+    return _slices(data)
+
+
+async def _slices(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _SLICE):
+        yield data[start : start + _SLICE]
 
 
 def _unreachable(spec: SecretSpec) -> _RefusedError:

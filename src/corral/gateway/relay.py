@@ -6,6 +6,7 @@ a connection that breaks cuts the other one.
 """
 
 import asyncio
+from typing import cast
 
 BUFFER = 256 * 1024
 """Bytes waiting to be written at which the other side is no longer read."""
@@ -26,11 +27,11 @@ class Side(asyncio.Protocol):
         self.carried = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self.transport = transport
-            transport.set_write_buffer_limits(high=BUFFER)
-            if self._waits:
-                transport.pause_reading()
+        # uvloop's transports are no subclasses of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=BUFFER)
+        if self._waits:
+            self.transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         peer = self.peer

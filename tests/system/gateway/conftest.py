@@ -1,0 +1,233 @@
+"""A real gateway process, sandboxes' ends of its listeners, and an upstream that does what a test says."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from corral.engine.ports import Attachment, Listener, ListenerKind, OpenedSecret
+from corral.gateway.client import GatewayClient
+from corral.model.egress import EgressPolicy
+from corral.model.ids import SandboxId, TenantId
+from corral.model.secrets import Provider, Secret
+from corral.model.usage import Usage
+from corral.wire.link import AuditRecord
+
+KEY = "sk-ant-canary-0123456789abcdef"
+TENANT = TenantId("default")
+SOURCE = Path(__file__).resolve().parents[3] / "src"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Seen:
+    """A request as the upstream got it."""
+
+    method: str
+    path: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        """The values of a field."""
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+class Upstream:
+    """An HTTP server on loopback."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.handler: Handler = self._ok
+        self.port = 0
+
+    async def _ok(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"ok": True})
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        fields = [(name.decode(), value.decode()) for name, value in request.raw_headers]
+        seen = Seen(request.method, request.raw_path, fields, b"")
+        self.seen.append(seen)
+        if request.body_exists:
+            seen.body = await request.read()
+        return await self.handler(request)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Upstream"]:
+        """Serve meanwhile."""
+        app = web.Application(client_max_size=100 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+
+@dataclass
+class BoxEnd:
+    """What a sandbox has: where its listeners are, and its token."""
+
+    id: SandboxId
+    token: str
+    ports: dict[ListenerKind, int]
+
+    @property
+    def url(self) -> str:
+        """The gateway's own pages."""
+        return f"http://127.0.0.1:{self.ports[ListenerKind.HTTP]}"
+
+    async def raw(self, data: bytes, *, kind: ListenerKind = ListenerKind.HTTP) -> bytes:
+        """Everything that comes back for some bytes until the gateway closes the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.ports[kind])
+        try:
+            writer.write(data)
+            async with asyncio.timeout(30):
+                return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+
+@dataclass
+class Bed:
+    """The gateway under test."""
+
+    upstream: Upstream
+    client: GatewayClient
+    http: aiohttp.ClientSession
+    command: list[str]
+    environment: dict[str, str]
+    usage: asyncio.Queue[Usage] = field(default_factory=asyncio.Queue)
+    audits: list[AuditRecord] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> socket.socket:
+        """Start a process; our end of its link."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self.process = subprocess.Popen(
+                [*self.command, "--control-fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=self.environment,
+            )
+        return ours
+
+    async def kill(self) -> None:
+        """End the process as `kill -9` does."""
+        if self.process is not None:
+            self.process.kill()
+            await asyncio.get_running_loop().run_in_executor(None, self.process.wait)
+
+    async def secrets(self, *extra: OpenedSecret, base: str = "") -> None:
+        """One key for each provider, both at the upstream."""
+        url = base or f"http://127.0.0.1:{self.upstream.port}"
+        await self.client.set_secrets(
+            [
+                OpenedSecret(TENANT, "anthropic", Provider.ANTHROPIC, url, Secret(KEY)),
+                OpenedSecret(TENANT, "openai", Provider.OPENAI, url, Secret(KEY)),
+                *extra,
+            ]
+        )
+
+    async def attach(
+        self,
+        number: int = 1,
+        *,
+        policy: EgressPolicy | None = None,
+        secrets: tuple[str, ...] = ("anthropic", "openai"),
+        listeners: list[Listener] | None = None,
+    ) -> BoxEnd:
+        """A sandbox with listeners on loopback, or on given sockets."""
+        own = listeners if listeners is not None else loopback_listeners()
+        token = f"corral-token-{number}"
+        sandbox = SandboxId(f"{number:016x}")
+        attachment = Attachment(
+            sandbox,
+            TENANT,
+            f"box-{number}",
+            hashlib.sha256(token.encode()).hexdigest(),
+            secrets,
+            policy or EgressPolicy(),
+        )
+        await self.client.attach(attachment, own)
+        ports = {listener.kind: listener.sock.getsockname()[1] for listener in own}
+        for listener in own:
+            listener.sock.close()
+        return BoxEnd(sandbox, token, ports)
+
+    async def audit(self, kind: str, decision: str) -> AuditRecord:
+        """The first record of a kind and decision, once it is there."""
+        async with asyncio.timeout(20):
+            while True:
+                for record in self.audits:
+                    if (record.kind, record.decision) == (kind, decision):
+                        return record
+                await self.client.ping()
+
+
+def loopback_listeners() -> list[Listener]:
+    """Sockets on free ports of loopback, for each kind."""
+    found = []
+    for kind, port in ((ListenerKind.HTTP, 80), (ListenerKind.TLS, 443), (ListenerKind.DNS_TCP, 53)):
+        sock = socket.create_server(("127.0.0.1", 0))
+        found.append(Listener(kind, port, sock))
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    return [*found, Listener(ListenerKind.DNS_UDP, 53, sock)]
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    *, prefix: list[str] | None = None, environment: dict[str, str] | None = None
+) -> AsyncIterator[Bed]:
+    """A gateway process, an upstream and a client session. `prefix` is put before the command."""
+    bed: Bed | None = None
+
+    async def on_usage(usage: Usage) -> None:
+        if bed is not None:
+            await bed.usage.put(usage)
+
+    async def on_audit(record: AuditRecord) -> None:
+        if bed is not None:
+            bed.audits.append(record)
+
+    clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    async with (
+        Upstream().running() as upstream,
+        aiohttp.ClientSession(auto_decompress=False) as http,
+        GatewayClient(on_usage=on_usage, on_audit=on_audit) as client,
+    ):
+        command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]
+        bed = Bed(
+            upstream, client, http, command, {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
+        )
+        try:
+            await client.reattach(bed.spawn())
+            await bed.secrets()
+            yield bed
+        finally:
+            await bed.kill()
+
+
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    """A gateway without privileges of any kind needed: listeners on loopback."""
+    async with gateway() as found:
+        yield found
