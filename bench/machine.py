@@ -1,0 +1,35 @@
+"""What the figures were measured on."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from bench import docker
+from bench.clock import call
+
+
+def facts(runsc: Path | None) -> dict[str, str]:
+    """Facts of this machine, for the report."""
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "machine": f"{os.cpu_count()} cores ({_processor()}), {_memory()} GiB, {platform.machine()}",
+        "kernel": platform.release(),
+        "corral": version("corral"),
+        "runc": call("runc", "--version").splitlines()[0].removeprefix("runc version "),
+        "runsc": call(runsc, "--version").splitlines()[0].removeprefix("runsc version ") if runsc else "none",
+        "docker": docker.version(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def _memory() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3)

@@ -1,0 +1,19 @@
+"""The rows, in the order in which they are measured: what is sensitive to a used machine first."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from bench.figures import Row
+from bench.rows import create, egress, execs, files, fleet, life, llm, template
+from bench.stand import Stand
+
+GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
+    "create": create.rows,
+    "exec": execs.rows,
+    "fleet": fleet.rows,
+    "life": life.rows,
+    "files": files.rows,
+    "llm": llm.rows,
+    "egress": egress.rows,
+    "template": template.rows,
+}
+"""Groups by name; each yields its rows as they are done."""

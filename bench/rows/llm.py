@@ -1,0 +1,160 @@
+"""The model service of the gateway: what it adds to a call, and how many calls one core carries."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench import load, nginx
+from bench.clock import children
+from bench.figures import Figure, Row
+from bench.load import Load, Target
+from bench.stand import Stand
+from bench.upstream import EVENTS
+from corral.model.secrets import Provider
+
+_SECRET = "bench"
+_KEY = "sk-bench-no-real-key"
+_CONNECTIONS = 32
+_PATH = "/v1/messages"
+_PROMPT = "some words of a prompt that is two kilobytes long " * 40
+
+# With two cores or more: client and upstream on one, what is measured alone on another.
+_PINNED = (os.cpu_count() or 1) > 1
+_OTHERS, _MEASURED = "0", "1"
+
+
+def rows(stand: Stand) -> Iterator[Row]:
+    """Latency at low load, requests a second, streamed events a second; nginx as the limit."""
+    seconds = stand.n(5, 2)
+    with ExitStack() as stack:
+        port = stack.enter_context(_upstream())
+        direct = Target(f"http://127.0.0.1:{port}{_PATH}", {"x-api-key": _KEY})
+        through_nginx = stack.enter_context(_nginx(stand, port))
+        ours = stack.enter_context(_gateway(stand, port))
+
+        def measure(target: Target, connections: int, *, stream: bool = False) -> Load:
+            body = json.dumps(
+                {
+                    "model": "claude-sonnet-4-5", "max_tokens": 1000, "stream": stream,
+                    "messages": [{"role": "user", "content": _PROMPT}],
+                },
+                separators=(",", ":"),
+            )  # fmt: skip
+            measure_on = ["taskset", "-c", _OTHERS] if _PINNED else []
+            return load.run(
+                target, body, stand.work, connections=connections, seconds=seconds, cpu=measure_on
+            )
+
+        targets = {"Corral gateway": ours, "nginx": through_nginx, "no gateway": direct}
+        yield _latency({who: measure(target, 1) for who, target in targets.items()})
+        yield _rate({who: measure(target, _CONNECTIONS) for who, target in targets.items()})
+        yield _events({who: measure(target, _CONNECTIONS, stream=True) for who, target in targets.items()})
+
+
+def _latency(loads: dict[str, Load]) -> Row:
+    direct = loads.pop("no gateway")
+    ours, *others = (
+        Figure(
+            f"{who}, added",
+            "ms",
+            load.p50 - direct.p50,
+            load.best - direct.best,
+            load.p90 - direct.p90,
+            load.requests,
+        )
+        for who, load in loads.items()
+    )
+    without = Figure("the whole call without one", "ms", direct.p50, direct.best, direct.p90, direct.requests)
+    return Row(
+        "model call: added latency",
+        ours,
+        (*others, without),
+        budget=0.7,
+        remark=(
+            "one connection, 2 KB in, 3 KB out; medians through a gateway minus the median without one. nginx swaps a header and "
+            "looks at nothing; the gateway checks the token, prices the model, reads the usage and writes the ledger."
+        ),
+    )
+
+
+def _rate(loads: dict[str, Load]) -> Row:
+    ours, *others = (Figure.single(who, "req/s", load.rate, load.requests) for who, load in loads.items())
+    return Row(
+        "model calls a second on one core",
+        ours,
+        tuple(others),
+        more_is_better=True,
+        bounds={"nginx": 0.05},
+        remark=(
+            f"{_CONNECTIONS} connections. Python cannot keep up with nginx here: one gateway process carries what agents "
+            "of one host ask for by far, since each call takes a model seconds."
+        ),
+    )
+
+
+def _events(loads: dict[str, Load]) -> Row:
+    ours, *others = (
+        Figure.single(who, "events/s", load.rate * EVENTS, load.requests) for who, load in loads.items()
+    )
+    return Row(
+        "streamed events a second on one core",
+        ours,
+        tuple(others),
+        more_is_better=True,
+        bounds={"nginx": 0.05},
+        remark=(
+            f"{_CONNECTIONS} streams of {EVENTS} events at full speed. The gateway parses each event, for the usage, "
+            "and searches it for the key; nginx passes bytes."
+        ),
+    )
+
+
+@contextmanager
+def _upstream() -> Iterator[int]:
+    command = [sys.executable, "-m", "bench.upstream"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        _pin(process.pid, _OTHERS)
+        try:
+            yield int(process.stdout.readline()) if process.stdout else 0
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+@contextmanager
+def _nginx(stand: Stand, upstream: int) -> Iterator[Target]:
+    port = nginx.free_port()
+    http = nginx.PROXY.format(upstream=upstream, port=port)
+    with nginx.running(stand.work / "proxy", http, ready=("127.0.0.1", port)) as pid:
+        for worker in children(pid):
+            _pin(worker, _MEASURED)
+        yield Target(f"http://127.0.0.1:{port}{_PATH}", {"x-api-key": "a token"})
+
+
+@contextmanager
+def _gateway(stand: Stand, upstream: int) -> Iterator[Target]:
+    stand.client.put_secret(_SECRET, _KEY, Provider.ANTHROPIC, f"http://127.0.0.1:{upstream}")
+    gateway = stand.gateway_pid
+    _pin(gateway, _MEASURED)
+    try:
+        with stand.sandbox(secrets=(_SECRET,)) as box:
+            env = dict(line.split("=", 1) for line in box.exec(["env"]).stdout.splitlines() if "=" in line)
+            yield Target(
+                f"http://10.200.0.1/s/{_SECRET}{_PATH}",
+                {"host": "gateway.corral", "x-api-key": env["ANTHROPIC_API_KEY"]},
+                stand.netns(box),
+            )
+    finally:
+        _pin(gateway, ",".join(map(str, range(os.cpu_count() or 1))))
+        stand.client.remove_secret(_SECRET)
+
+
+def _pin(pid: int, cores: str) -> None:
+    if not _PINNED:
+        return
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {int(core) for core in cores.split(",")})
