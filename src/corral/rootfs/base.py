@@ -42,6 +42,14 @@ def known_base(store: RootStore, index: LayerIndex) -> tuple[LayerDigest, ...] |
     return layers if len(layers) == len(keys) else None
 
 
+def node_tree(data_dir: Path) -> Path | None:
+    """Where the Node layer of the `base` image is, if it has been built; the store need not be open."""
+    release = recipe.NODE_RELEASES.get(_machine())
+    layer = LayerIndex(data_dir / "index").get(recipe.node_key(release)) if release else None
+    tree = data_dir / "store" / "layers" / layer.removeprefix("sha256:") / "upper" if layer else None
+    return tree if tree is not None and tree.is_dir() else None
+
+
 async def build_base(store: RootStore, index: LayerIndex, progress: Progress) -> tuple[LayerDigest, ...]:
     """The layers of the `base` image, lowest first, built where the store lacks them. Needs root.
 
@@ -199,7 +207,7 @@ async def _download_wheel(directory: Path, release: recipe.NodeRelease) -> Path:
         "--no-cache-dir", "--only-binary=:all:", f"--platform={release.platform}", f"--dest={directory}", "-r",
         str(requirements),
     ]  # fmt: skip
-    done = await process.run(argv, timeout=DOWNLOAD_TIMEOUT, env=_pip_environment(os.environ))
+    done = await process.run(argv, timeout=DOWNLOAD_TIMEOUT, env=pip_environment(os.environ))
     if b"No module named pip" in done.stderr:
         raise Unsupported("pip is missing beside Corral", f"install it: `{sys.executable} -m ensurepip`")
     if not done.ok:
@@ -209,7 +217,8 @@ async def _download_wheel(directory: Path, release: recipe.NodeRelease) -> Path:
     return directory / release.wheel
 
 
-def _pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What pip is told by the environment: index, proxy, certificates."""
     return {name: value for name, value in environ.items() if name.startswith("PIP_")}
 
 
