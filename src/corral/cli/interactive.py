@@ -36,6 +36,7 @@ class Session:
         self._sizes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._failure: CorralError | None = None
         self._interrupts = 0
+        self._over = False
 
     def run(self, *, forward_input: bool) -> int:
         """Follow to the end; the exit code. Ctrl-C goes to the process, a second one kills it."""
@@ -45,8 +46,11 @@ class Session:
         if on_terminal:
             self._start(self._resize)
         mode = terminal.raw(self._size_changed) if on_terminal else nullcontext(lambda: None)
-        with mode as ended:
-            code = self._follow_through(ended)
+        try:
+            with mode as ended:
+                code = self._follow_through(ended)
+        finally:
+            self._over = True
         if self._failure is not None:
             raise self._failure
         return code
@@ -108,9 +112,9 @@ class Session:
     def _feed(self) -> None:
         on_terminal = self._info.terminal is not None
         try:
-            while data := _read():
+            while (data := _read()) and not self._over:
                 self._client.write_stdin(self._ref, self._info.id, data)
-            if not on_terminal:
+            if not on_terminal and not self._over:
                 self._client.close_stdin(self._ref, self._info.id)
         except Conflict:
             return  # the process has ended or closed its input; its exit code tells

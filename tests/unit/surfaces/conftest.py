@@ -587,6 +587,6 @@ def corral(client: Client, capfdbinary: pytest.CaptureFixture[bytes], monkeypatc
     def invoke(*args: str) -> Ran:
         code = run(list(args), App(client))
         out, err = capfdbinary.readouterr()
-        return Ran(code, out.decode(), err.decode())
+        return Ran(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
     return invoke
