@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.engine.ports import ListenerKind
-from corral.host import process
+from corral.host import mounts, process
 from corral.model.ids import SandboxId
 from corral.network.networks import Networks
 
@@ -35,6 +35,7 @@ async def networks(tmp_path: Path) -> AsyncIterator[Networks]:
     for sandbox in await networks.known():
         await networks.remove(sandbox)
     await networks.close()
+    mounts.unmount_below(tmp_path)  # runsc pins an empty network namespace in its state directory
 
 
 def write_bundle(folder: Path, netns: Path) -> None:
