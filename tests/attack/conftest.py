@@ -1,0 +1,285 @@
+"""What attack tests share: sandboxes of both isolations with hostile programs in them, and a secret worth stealing.
+
+The programs are in `guest/`, and are run with the sandbox's own Python, as its root unless said otherwise.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from corral import Client, Sandbox
+
+if TYPE_CHECKING:
+    from tests.conftest import Daemon
+
+GUEST = Path(__file__).parent / "guest"
+PLACE = "/opt/attack"
+MIB = 1024 * 1024
+# Where nothing is asked of a sandbox but to be there.
+SMALL = {"memory": 512 * MIB, "pids": 256, "disk": 256 * MIB}
+
+
+@dataclass
+class Range:
+    """A daemon, and the sandboxes that attack it."""
+
+    daemon: "Daemon"
+    client: Client
+
+    def box(self, isolation: str = "container", **options: Any) -> Sandbox:
+        """A sandbox with the hostile programs in it; removed at the end of the test."""
+        box = Sandbox.create(client=self.client, isolation=isolation, **{"limits": SMALL, **options})
+        box.files.upload(GUEST, f"{PLACE}/tests/attack/guest", user="root")
+        return box
+
+    def run(
+        self, box: Sandbox, program: str, *args: object, data: object = None, user: str = "root", timeout: float = 100
+    ) -> Any:
+        """Run a hostile program to its end; the JSON that it printed."""
+        command = ["python3", "-m", f"tests.attack.guest.{program}", *map(str, args)]
+        given = data if isinstance(data, str) else json.dumps(data)
+        done = box.exec(command, user=user, cwd=PLACE, timeout=timeout, input=given)
+        if done.exit_code != 0:
+            pytest.fail(f"{program} ended with {done.exit_code} {done.reason}: {done.stderr[-3000:]}")
+        return json.loads(done.stdout)
+
+    def net(self, box: Sandbox, *attempts: tuple[object, ...], user: str = "user") -> list[Any]:
+        """Network attempts, as guest/net.py names them; their outcomes."""
+        return list(self.run(box, "net", data=[list(item) for item in attempts], user=user))
+
+    def alive(self) -> None:
+        """The daemon serves, and another sandbox can be made and used."""
+        with Sandbox.create(client=self.client) as other:
+            assert other.exec("echo alive", timeout=60).stdout == "alive\n"
+
+    @property
+    def store(self) -> Path:
+        """The daemon's store of sandboxes' files, on the host."""
+        return self.daemon.data / "store" / "sandboxes"
+
+
+@pytest.fixture
+def arena(daemon: "Daemon") -> Iterator[Range]:
+    """A daemon with a client."""
+    with daemon.client() as client:
+        yield Range(daemon, client)
+
+
+@pytest.fixture(params=["container", pytest.param("gvisor", marks=pytest.mark.gvisor)])
+def isolation(request: pytest.FixtureRequest) -> str:
+    """Each isolation that one host can give."""
+    return str(request.param)
+
+
+@pytest.fixture
+def box(arena: Range, isolation: str) -> Sandbox:
+    """A sandbox of each isolation."""
+    return arena.box(isolation)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A real key behind the gateway; `name` is its secret's name."""
+
+    name: str
+    key: str
+    url: str
+
+    def forms(self) -> list[bytes]:
+        """The byte strings by which it would be seen: as it is, in base64 at each offset, URL-encoded, hexadecimal."""
+        raw = self.key.encode()
+        found = {raw, raw.hex().encode(), raw.hex().upper().encode(), quote(self.key, safe="").encode()}
+        for encode in (b64encode, urlsafe_b64encode):
+            for offset in range(3):
+                # The first and the last sign depend on what surrounds the key.
+                coded = encode(bytes(offset) + raw).rstrip(b"=")
+                found.add(coded[(offset * 8 + 5) // 6 + (offset > 0) : -1])
+        return sorted(found)
+
+    def masked(self) -> str:
+        """The forms, masked as guest/search.py wants them."""
+        return "\n".join(bytes(byte ^ 0x5A for byte in form).hex() for form in self.forms())
+
+    def seen_in(self, data: bytes | str) -> bool:
+        """Whether it can be read out of something."""
+        data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+        return any(form in data for form in self.forms())
+
+
+def make_key() -> str:
+    """A key with characters that URLs, JSON and HTML spell differently."""
+    return f"sk-ant-api03/canary+{secrets.token_hex(16)}=&<'\"\\>"
+
+
+@pytest.fixture
+def canary(daemon: "Daemon") -> Iterator[Canary]:
+    """A secret given by the CLI; what answers behind it is a scripted model server that knows the real key."""
+    key = make_key()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "CANARY"],
+        env={**os.environ, "CANARY": key}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    url = f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}"
+    daemon.cli("secret", "add", "canary", "--provider", "anthropic", "--base-url", url, input=key + "\n")
+    try:
+        yield Canary("canary", key, url)
+    finally:
+        daemon.cli("secret", "rm", "canary", check=False)
+        server.terminate()
+        server.communicate(timeout=10)
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Sends back everything that it was sent, in every form and in small pieces."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        key = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+        raw = key.encode()
+        lines = [key, quote(key, safe=""), raw.hex(), b64encode(raw).decode(), b64encode(b"x" + raw).decode(),
+                 b64encode(b"xy" + raw).decode(), json.dumps(key), str(self.headers)]  # fmt: skip
+        mode = json.loads(body).get("metadata", {}).get("echo", "body")
+        content = "\n".join(lines).encode()
+        if mode == "error":
+            self._send(401, "application/json", json.dumps({"error": {"message": f"invalid key {key}"}}).encode(), key)
+        elif mode == "stream":
+            self._send(200, "text/event-stream", b"".join(b"data: " + line.encode() + b"\n\n" for line in lines[:6]), key)
+        else:
+            self._send(200, "application/json", content, key)
+
+    def _send(self, status: int, kind: str, content: bytes, key: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("x-echo", quote(key))
+        self.send_header("x-echo-raw", key)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for start in range(0, len(content), 7):
+            piece = content[start : start + 7]
+            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def echo(daemon: "Daemon") -> Iterator[Canary]:
+    """A secret whose provider sends the key back."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    key, url = make_key(), f"http://127.0.0.1:{server.server_address[1]}"
+    daemon.cli("secret", "add", "echo", "--provider", "anthropic", "--base-url", url, input=key + "\n")
+    try:
+        yield Canary("echo", key, url)
+    finally:
+        daemon.cli("secret", "rm", "echo", check=False)
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class Trap:
+    """Listeners of the host that nobody in a sandbox may reach. `touched` tells what came to them."""
+
+    tcp: socket.socket
+    udp: socket.socket
+    abstract: socket.socket
+    path: Path
+    filesystem: socket.socket
+    abstract_name: str
+    _all: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def tcp_port(self) -> int:
+        """Of the stream listener, on all addresses of the host."""
+        return int(self.tcp.getsockname()[1])
+
+    @property
+    def udp_port(self) -> int:
+        """Of the datagram listener, on all addresses of the host."""
+        return int(self.udp.getsockname()[1])
+
+    def touched(self) -> list[str]:
+        """What was reached."""
+        found = []
+        for name in ("tcp", "abstract", "filesystem"):
+            try:
+                getattr(self, name).accept()[0].close()
+                found.append(name)
+            except BlockingIOError:
+                continue
+        try:
+            found.append(f"udp from {self.udp.recvfrom(4096)[1]}")
+        except BlockingIOError:
+            return found
+        return found
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Iterator[Trap]:
+    """Services of the host, on every address that it has."""
+    name = f"corral-attack-{secrets.token_hex(4)}"
+    path = tmp_path / "host.sock"
+    made = Trap(
+        tcp=socket.socket(), udp=socket.socket(type=socket.SOCK_DGRAM), abstract=socket.socket(socket.AF_UNIX),
+        path=path, filesystem=socket.socket(socket.AF_UNIX), abstract_name=name,
+    )  # fmt: skip
+    made.tcp.bind(("0.0.0.0", 0))
+    made.udp.bind(("0.0.0.0", 0))
+    made.abstract.bind("\0" + name)
+    made.filesystem.bind(str(path))
+    opened = (made.tcp, made.udp, made.abstract, made.filesystem)
+    for listener in opened:
+        listener.setblocking(False)
+        if listener is not made.udp:
+            listener.listen(16)
+    try:
+        yield made
+    finally:
+        for listener in opened:
+            listener.close()
+
+
+@pytest.fixture
+def host_secret(tmp_path: Path) -> Iterator[Path]:
+    """A file of the host that its root alone may read, with known content, where no sandbox has one."""
+    path = tmp_path / "host-secret"
+    path.write_text(f"host secret {secrets.token_hex(16)}\n")
+    path.chmod(0o600)
+    before = path.read_bytes()
+    yield path
+    assert path.read_bytes() == before, "the host's file was written to"
+
+
+def host_addresses() -> list[str]:
+    """IPv4 addresses of the host's interfaces, loopback left out."""
+    import psutil
+
+    found = (a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET)
+    return sorted(address for address in found if not address.startswith("127."))
+
+
+@pytest.fixture
+def addresses() -> list[str]:
+    """Addresses by which the host itself might be reached."""
+    return [*host_addresses(), "127.0.0.1", "127.0.0.53", "0.0.0.0", "10.200.0.1", "172.17.0.1", "169.254.169.254"]

@@ -1,0 +1,162 @@
+"""Knocks at the parts of the kernel that a sandbox has no business with; prints what each call gave."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.attack.guest.kit import ARM, in_child, libc, outcome, report, syscall
+
+# name: (number on x86-64, number on 64-bit ARM)
+CALLS = {
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268), "add_key": (248, 217),
+    "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280), "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "open_by_handle_at": (304, 265),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "adjtimex": (159, 171), "quotactl": (179, 60), "acct": (163, 89), "syslog": (103, 116), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "open_tree": (428, 428),
+    "move_mount": (429, 429), "mount_setattr": (442, 442), "fanotify_init": (300, 262), "vhangup": (153, 58),
+    "move_pages": (279, 239), "migrate_pages": (256, 238), "mbind": (237, 235), "clone3": (435, 435),
+    "pidfd_getfd": (438, 438), "memfd_secret": (447, 447),
+}  # fmt: skip
+X86_ONLY = {"iopl": 172, "ioperm": 173, "modify_ldt": 154}
+NAMESPACES = {
+    "user": 0x10000000, "mount": 0x20000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x8000000, "uts": 0x4000000,
+    "cgroup": 0x2000000, "time": 0x80,
+}  # fmt: skip
+TIOCSTI = 0x5412
+KNOBS = (
+    "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/randomize_va_space", "/proc/sys/kernel/panic", "/proc/sys/vm/overcommit_memory",
+    "/proc/sys/vm/drop_caches", "/proc/sys/fs/binfmt_misc/register", "/proc/sys/fs/file-max",
+    "/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/disable_ipv6", "/proc/sysrq-trigger",
+    "/proc/kcore", "/proc/kmem", "/proc/kmsg", "/proc/kallsyms", "/proc/irq/default_smp_affinity", "/proc/1/oom_score_adj",
+    "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/uevent_helper", "/sys/power/state",
+    "/sys/module/kernel/parameters/panic", "/sys/fs/cgroup/release_agent", "/sys/class/net/eth0/mtu",
+    "/sys/firmware/efi", "/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/loop-control",
+    "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/vsock", "/dev/btrfs-control",
+)  # fmt: skip
+
+
+def calls() -> dict[str, str]:
+    """Each call with arguments that are nothing."""
+    numbers = {name: pair[ARM] for name, pair in CALLS.items()} | ({} if ARM else X86_ONLY)
+    return {name: in_child(lambda number=number: syscall(number, 0, 0, 0, 0, 0, 0)) for name, number in numbers.items()}
+
+
+def namespaces() -> dict[str, str]:
+    """New namespaces, by unshare and by clone; a new view of one's own, by setns."""
+    unshare, clone = ((97, 220) if ARM else (272, 56))
+    found = {f"unshare {name}": in_child(lambda flag=flag: syscall(unshare, flag)) for name, flag in NAMESPACES.items()}
+
+    def cloned(flag: int) -> None:
+        if syscall(clone, flag | 17, 0, 0, 0, 0) == 0:
+            os._exit(0)
+
+    found |= {f"clone {name}": in_child(lambda flag=flag: cloned(flag)) for name, flag in NAMESPACES.items() if flag != 0x80}
+    found["chroot escape"] = in_child(_chroot_escape)
+    return found
+
+
+def _chroot_escape() -> None:
+    """The oldest trick: a directory outside of a second chroot."""
+    os.makedirs("/tmp/jail", exist_ok=True)
+    outside = os.open("/", os.O_RDONLY)
+    os.chroot("/tmp/jail")
+    os.fchdir(outside)
+    for _ in range(64):
+        os.chdir("..")
+    os.chroot(".")
+    if not Path("/run/corral/init").exists():
+        return  # out of the sandbox: `ok` is the worst answer
+    raise PermissionError(1, "")
+
+
+def foreign_abi() -> dict[str, str]:
+    """System calls of another ABI, which a filter for one architecture may not see."""
+    if ARM:
+        return {}
+    machine_code = bytes.fromhex("b814000000cd80c3")  # mov eax, 20 (getpid in 32 bits); int 0x80; ret
+
+    def interrupt() -> None:
+        area = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        area.write(machine_code)
+        if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(area)))() < 0:
+            raise PermissionError(1, "")
+
+    return {"int 0x80": in_child(interrupt), "x32": in_child(lambda: syscall(0x40000000 + 39))}
+
+
+def terminal() -> dict[str, str]:
+    """Typing into a terminal, also with a request whose upper half differs."""
+    _, slave = os.openpty()
+    key = ctypes.create_string_buffer(b"x")
+    ioctl = 29 if ARM else 16
+    return {
+        name: in_child(lambda request=request: syscall(ioctl, slave, ctypes.c_ulong(request), key))
+        for name, request in (("TIOCSTI", TIOCSTI), ("TIOCSTI, upper half", 0x1_0000_0000 | TIOCSTI))
+    }
+
+
+def devices() -> dict[str, str]:
+    """Device nodes, made new."""
+    wanted = {"memory": (1, 1), "kmsg": (1, 11), "disk": (254, 0), "loop": (7, 0), "null": (1, 3), "fuse": (10, 229)}
+
+    def make(number: tuple[int, int], kind: int) -> None:
+        os.mknod(f"/root/node-{kind}-{number[0]}-{number[1]}", 0o666 | kind, os.makedev(*number))
+
+    return {
+        f"{label} {name}": outcome(lambda number=number, kind=kind: make(number, kind))
+        for name, number in wanted.items()
+        for label, kind in (("char", stat.S_IFCHR), ("block", stat.S_IFBLK))
+    }
+
+
+def knobs() -> dict[str, str]:
+    """Files by which a kernel is steered or read out."""
+    return {path: outcome(lambda path=path: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))) for path in KNOBS}
+
+
+def mounts() -> dict[str, str]:
+    """What a container would need to leave its mounts."""
+    fixed = ("/run/corral/init", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
+
+    def mount(source: str, target: str, kind: str, flags: int) -> None:
+        if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None) != 0:
+            raise OSError(ctypes.get_errno(), "")
+
+    found = {f"remount {path}": in_child(lambda path=path: mount("none", path, "", 0x20 | 0x1000)) for path in fixed}
+    for path in fixed:
+        found[f"write {path}"] = outcome(lambda path=path: os.close(os.open(path, os.O_WRONLY)))
+        found[f"unmount {path}"] = in_child(lambda path=path: _checked(libc.umount2(path.encode(), 2)))
+    os.makedirs("/root/mnt", exist_ok=True)
+    kinds = ("proc", "sysfs", "tmpfs", "cgroup", "cgroup2", "overlay", "debugfs", "bpf", "securityfs", "btrfs", "mqueue")
+    found |= {f"mount {kind}": in_child(lambda kind=kind: mount(kind, "/root/mnt", kind, 0)) for kind in kinds}
+    found["bind /proc"] = in_child(lambda: mount("/proc", "/root/mnt", "", 0x1000 | 0x4000))
+    return found
+
+
+def _checked(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), "")
+
+
+def terminal_size() -> int:
+    """A positive control: a request that is allowed."""
+    _, slave = os.openpty()
+    return len(fcntl.ioctl(slave, 0x5413, bytes(8)))
+
+
+PARTS: dict[str, Callable[[], dict[str, str]]] = {
+    "calls": calls, "namespaces": namespaces, "abi": foreign_abi, "terminal": terminal, "devices": devices,
+    "knobs": knobs, "mounts": mounts,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    report(PARTS[sys.argv[1]]())

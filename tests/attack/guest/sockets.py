@@ -1,0 +1,64 @@
+"""Which kinds of sockets can be had, and what can be done with the network's set-up."""
+
+import socket
+import struct
+
+from tests.attack.guest.kit import outcome, report
+
+KINDS = {"stream": 1, "dgram": 2, "raw": 3, "rdm": 4, "seqpacket": 5, "dccp": 6, "packet": 10}
+PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "icmp6": 58, "l2tp": 115, "sctp": 132, "udplite": 136,
+             "raw": 255}  # fmt: skip
+RTM_NEWADDR, RTM_NEWROUTE = 20, 24
+ACK_CREATE = 0x1 | 0x4 | 0x400  # request, ack, create
+
+
+def opened(family: int, kind: int, protocol: int) -> bool:
+    """Whether the kernel gives such a socket."""
+    return outcome(lambda: socket.socket(family, kind, protocol).close()) == "ok"
+
+
+def families() -> list[int]:
+    """Families of which any socket can be had."""
+    return [family for family in range(46) if any(opened(family, kind, 0) for kind in KINDS.values())]
+
+
+def internet() -> list[str]:
+    """Internet sockets with a protocol of one's own choice."""
+    return [
+        f"{kind} {protocol}"
+        for kind, kind_number in KINDS.items()
+        for protocol, number in PROTOCOLS.items()
+        if opened(socket.AF_INET, kind_number, number)
+    ]
+
+
+def netlink(kind: int, body: bytes) -> int:
+    """Send a routing message; the error number that the kernel acknowledges it with."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
+        link.bind((0, 0))
+        link.send(struct.pack("=IHHII", 16 + len(body), kind, ACK_CREATE, 1, 0) + body)
+        answer = link.recv(4096)
+        return -int(struct.unpack_from("=i", answer, 16)[0])
+
+
+def changes() -> dict[str, int]:
+    """Attempts to give oneself an address and a route."""
+    address = struct.pack("=BBBBI", 2, 32, 0, 0, 2) + struct.pack("=HH4s", 8, 2, bytes([192, 168, 77, 7]))
+    route = struct.pack("=8BI", 2, 0, 0, 0, 254, 3, 0, 1, 0) + struct.pack("=HHI", 8, 4, 2)
+    return {"address": netlink(RTM_NEWADDR, address), "route": netlink(RTM_NEWROUTE, route)}
+
+
+def ipv6() -> dict[str, str]:
+    """IPv6, to anybody."""
+    targets = {"loopback": "::1", "public": "2001:4860:4860::8888", "mapped": "::ffff:8.8.8.8", "link": "fe80::1%eth0"}
+
+    def connect(target: str) -> None:
+        with socket.socket(socket.AF_INET6) as connection:
+            connection.settimeout(1)
+            connection.connect((target, 8443))
+
+    return {name: outcome(lambda target=target: connect(target)) for name, target in targets.items()}
+
+
+if __name__ == "__main__":
+    report({"families": families(), "internet": internet(), "changes": changes(), "ipv6": ipv6()})
