@@ -108,6 +108,9 @@ class Docker:
                 self._remove_containers()
         finally:
             end(process)
+            # It binds its data directory onto itself, and leaves that behind.
+            while self._data.is_mount():
+                call("umount", self._data)
             shutil.rmtree(self._run, ignore_errors=True)
 
 

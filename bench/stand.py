@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from bench.bare import BareRunc
-from bench.clock import children, end, wait_until
+from bench.clock import call, children, end, wait_until
 from bench.docker import Docker
 from corral import Client, Sandbox
 from corral.errors import Unsupported
@@ -112,16 +112,25 @@ class Stand:
 
     # -- yardsticks ---------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def root(self) -> Path:
-        """The base template's unpacked root filesystem: the layer itself, which must not be written to."""
-        (layer,) = self.base.layers
-        return self.data / "store" / "layers" / layer.rpartition(":")[2]
+        """The base template's root filesystem, mounted read-only without anything of Corral's."""
+        root = self.work / "root"
+        root.mkdir()
+        store = self.data / "store" / "layers"
+        layers = [store / layer.rpartition(":")[2] / "upper" for layer in self.base.layers]
+        if len(layers) > 1:
+            lower = ":".join(map(str, reversed(layers)))
+            call("mount", "-t", "overlay", "overlay", "-o", f"ro,lowerdir={lower}", root)
+        else:
+            call("mount", "--bind", layers[0], root)
+        self._stack.callback(call, "umount", root)
+        return root
 
     @cached_property
     def docker(self) -> Docker:
         """A running Docker with the base template's root filesystem."""
-        tag = self.base.layers[0].rpartition(":")[2][:16]
+        tag = self.base.layers[-1].rpartition(":")[2][:16]
         return self._stack.enter_context(Docker(self.cache / "bench-docker", self.root, tag))
 
     @cached_property

@@ -24,7 +24,7 @@ def rows(stand: Stand) -> Iterator[Row]:
         Figure.of("Corral SDK", "ms", _corral(stand, Isolation.CONTAINER, n)),
         (docker, runc, fork),
         budget=4,
-        bounds={docker.who: 0.1, runc.who: 0.25},
+        bounds={docker.who: 0.1, runc.who: 0.5},
         remark=(
             "one HTTP request over the unix socket; PID 1 of the sandbox starts the command, so no runtime is called. Output "
             "goes to a file first, so that it outlives the daemon, which costs a part of it."
