@@ -51,6 +51,7 @@
 #define MAX_BLOB ((128 + 64) * 1024)
 #define DRAIN_READS 32 /* twice what the largest pipe holds: whoever still writes is not the process that ended */
 #define SWEEP_MS 10    /* between two attempts to kill a tree */
+#define QUIET_SWEEPS 3 /* that find nobody, until a tree counts as gone */
 #define STUCK_MS 5000  /* after the last KILL: the kernel holds something; end all the same */
 
 enum { HELLO = 1, EXEC, EXEC_DATA, STDIN, STDIN_CLOSE, RESIZE, SIGNAL, KILL, FORGET, SHUTDOWN };
@@ -100,6 +101,7 @@ struct process {
 	uint8_t flags, signal, stage;
 	uint16_t error, code;
 	bool dirty, reaped, forgotten, killing;
+	int quiet;    /* sweeps since the last one that found somebody to kill */
 	bool closing; /* stdin ends after what is buffered */
 	bool hung_up; /* the terminal has been seen without anybody who has it open */
 	struct watch in, out[2], start;
@@ -178,14 +180,20 @@ static bool reportable(const struct process *p)
 	return !p->forgotten && (p->state > RUNNING || (p->state == RUNNING && p->start.fd < 0));
 }
 
-static void mark_dirty(struct process *p)
+static void queue_report(struct process *p)
 {
-	if (p->dirty || !reportable(p))
+	if (p->dirty)
 		return;
 	p->dirty = true;
 	p->next_dirty = NULL;
 	*dirty_last = p;
 	dirty_last = &p->next_dirty;
+}
+
+static void mark_dirty(struct process *p)
+{
+	if (reportable(p))
+		queue_report(p);
 }
 
 static void unmark_dirty(struct process *p)
@@ -625,10 +633,13 @@ static void sweep(void)
 		if (!p->killing)
 			continue;
 		/* First everybody stands still, so that nobody can be born while the others are being killed. */
-		if (signal_tree(p->id, p->pid, p->reaped, SIGSTOP) && signal_tree(p->id, p->pid, p->reaped, SIGKILL))
+		if (signal_tree(p->id, p->pid, p->reaped, SIGSTOP) && signal_tree(p->id, p->pid, p->reaped, SIGKILL)) {
+			p->quiet = 0;
 			continue;
-		if (p->state == RUNNING)
-			continue; /* dead, not yet reaped */
+		}
+		/* In the middle of exec a process has no environment, and so no mark. */
+		if (p->state == RUNNING || ++p->quiet < QUIET_SWEEPS)
+			continue;
 		p->killing = false;
 		p->flags |= TREE_GONE;
 		mark_dirty(p);
@@ -672,8 +683,10 @@ static void on_hello(uint32_t id)
 	nonce = id;
 	welcome_due = ready_due = true;
 	ready_after = 0;
+	/* Also what has not reached exec yet, for what is not in the table counts as lost. */
 	for (struct process *p = processes; p; p = p->next)
-		mark_dirty(p);
+		if (!p->forgotten)
+			queue_report(p);
 	for (struct process *p = dirty_first; p; p = p->next_dirty)
 		ready_after++;
 }
@@ -773,6 +786,7 @@ static void on_process_command(uint8_t type, struct process *p, const char *data
 		break;
 	case KILL:
 		p->killing = p->pid > 0;
+		p->quiet = 0;
 		break;
 	case FORGET:
 		on_forget(p);
