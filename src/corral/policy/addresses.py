@@ -56,11 +56,11 @@ def refused_class(address: Address, opened: Sequence[Network], own: Set[Address]
     `opened` are the private ranges that the operator allows; `own` are the addresses of this host's
     interfaces now. An IPv4 address inside an IPv6 one can only add a refusal: `opened` does not apply to it.
     """
-    if address in own:
-        return "an address of this host"
     for name, networks in _NEVER:
         if any(address in net for net in networks):
             return name
+    if address in own:
+        return "an address of this host"
     if any(address in net for net in _PRIVATE) and not any(address in net for net in opened):
         return "a private or special address"
     if isinstance(address, ipaddress.IPv6Address):

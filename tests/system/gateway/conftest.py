@@ -195,9 +195,12 @@ def loopback_listeners() -> list[Listener]:
 
 @contextlib.asynccontextmanager
 async def gateway(
-    *, prefix: list[str] | None = None, environment: dict[str, str] | None = None
+    *, prefix: list[str] | None = None, environment: dict[str, str] | None = None, uid: int | None = None
 ) -> AsyncIterator[Bed]:
-    """A gateway process, an upstream and a client session. `prefix` is put before the command."""
+    """A gateway process, an upstream and a client session.
+
+    `prefix` is put before the command; `{upstream}` in `environment` stands for the upstream's URL.
+    """
     bed: Bed | None = None
 
     async def on_usage(usage: Usage) -> None:
@@ -231,3 +234,9 @@ async def bed() -> AsyncIterator[Bed]:
     """A gateway without privileges of any kind needed: listeners on loopback."""
     async with gateway() as found:
         yield found
+
+
+@pytest.fixture
+def make_gateway() -> Callable[..., contextlib.AbstractAsyncContextManager[Bed]]:
+    """`gateway`, for tests that give it options."""
+    return gateway
