@@ -80,7 +80,8 @@ async def _tried(data_dir: Path) -> list[Check]:
 async def _try_runtimes(data_dir: Path, layout: cgroups.Layout) -> list[Check]:
     """Run a container with each, where the daemon's are run from."""
     group = f"/corral-{instance_of(data_dir)}/doctor-{os.getpid()}"
-    RUN_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
+    RUN_ROOT.mkdir(parents=True, exist_ok=True)
+    RUN_ROOT.chmod(0o711)
     with _scratch(RUN_ROOT) as scratch:
         found = await probe_runtimes(scratch, group, layout)
         await layout.group(group).remove()
