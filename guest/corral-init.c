@@ -101,6 +101,7 @@ struct process {
 	uint8_t flags, signal, stage;
 	uint16_t error, code;
 	bool dirty, reaped, forgotten, killing;
+	int64_t next_sweep;
 	int quiet;    /* sweeps since the last one that found somebody to kill */
 	bool closing; /* stdin ends after what is buffered */
 	bool hung_up; /* the terminal has been seen without anybody who has it open */
@@ -630,8 +631,9 @@ static bool reap(void)
 static void sweep(void)
 {
 	for (struct process *p = processes; p; p = p->next) {
-		if (!p->killing)
+		if (!p->killing || now_ms() < p->next_sweep)
 			continue;
+		p->next_sweep = now_ms() + SWEEP_MS;
 		/* First everybody stands still, so that nobody can be born while the others are being killed. */
 		if (signal_tree(p->id, p->pid, p->reaped, SIGSTOP) && signal_tree(p->id, p->pid, p->reaped, SIGKILL)) {
 			p->quiet = 0;
@@ -786,7 +788,7 @@ static void on_process_command(uint8_t type, struct process *p, const char *data
 		break;
 	case KILL:
 		p->killing = p->pid > 0;
-		p->quiet = 0;
+		p->next_sweep = p->quiet = 0;
 		break;
 	case FORGET:
 		on_forget(p);
