@@ -242,6 +242,11 @@ class GuestDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of a frame that has not come whole."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> list[GuestEvent]:
         """The events that `data` completes. Raises UpstreamFailed on what no Corral init sends; then the
         stream is lost: make a new decoder and say `hello` again."""
