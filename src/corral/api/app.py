@@ -54,7 +54,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (sandboxes, processes, files, catalog):
+    for module in (processes, sandboxes, files, catalog):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

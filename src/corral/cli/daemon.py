@@ -19,6 +19,8 @@ from corral.errors import DaemonUnreachable, Forbidden, Unsupported
 from corral.sdk import autostart
 from corral.sdk.settings import Settings, settings
 
+_DOCTOR = ("-m", "corral.daemon.doctor")
+"""The same checks as a program of its own, for a host where the daemon does not start."""
 STOP_SECONDS = 30.0
 FOLLOW_SECONDS = 0.25
 _CREDENTIALS = struct.Struct("3i")
@@ -157,7 +159,13 @@ def _listener(path: Path) -> int | None:
 @pass_app
 def doctor(app: App, as_json: bool) -> int:
     """Check what this host can do, what will not work, and what to do about it. The exit code is 6 if something fails."""
-    checks = app.client.doctor()
+    try:
+        checks = app.client.doctor()
+    except DaemonUnreachable as error:
+        if not settings().local:
+            raise
+        note(f"{clean(error.message, lines=True)}\nso the host is checked without it:")
+        os.execv(sys.executable, [sys.executable, *_DOCTOR, *(["--json"] if as_json else [])])  # noqa: S606
     if as_json:
         show_json(checks)
     else:
