@@ -28,7 +28,7 @@ METADATA = ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.1
 
 def reasons(arena: "Range", box: Sandbox) -> list[str]:
     """Why the gateway refused what it refused, as the host sees it."""
-    return [str(item.get("reason") or item) for item in arena.client.denials(box.id)]
+    return [str(item["reason"]) for item in arena.client.denials(box.id)]
 
 
 def status(answer: Any) -> int:
@@ -109,7 +109,7 @@ def test_the_control_api_is_not_served_to_sandboxes(arena: "Range", isolation: s
     paths = ("/v1/sandboxes", "/v1/secrets", "/v1/config", "/openapi.json", "/v1/health")
     answers = arena.net(arena.box(isolation), *(("http", "10.200.0.1", 80, host, path) for host in hosts for path in paths))
     assert {status(answer) for answer in answers} <= {400, 403, 404, 421}
-    assert not any("sandboxes" in answer["body"] and "{" in answer["body"] for answer in answers if "openapi" in answer["body"])
+    assert not [answer["body"] for answer in answers if "state" in answer["body"] or "paths" in answer["body"]]
 
 
 def test_neither_gateway_nor_daemon_listen_on_the_host(arena: "Range") -> None:
@@ -215,7 +215,7 @@ def test_a_denied_name_never_leaves(arena: "Range", isolation: str) -> None:
     """G-281, NET-6: data in labels does not leave by DNS, to whatever resolver it is sent, by UDP or TCP, of any type."""
     mark, control = f"x{secrets.token_hex(8)}", f"c{secrets.token_hex(8)}"
     box = arena.box(isolation, allow=("*.wild.example",))
-    servers = ("10.200.0.1", "8.8.8.8", "1.1.1.1", "127.0.0.53" if isolation == "none" else "9.9.9.9")
+    servers = ("10.200.0.1", "8.8.8.8", "1.1.1.1", "9.9.9.9")
     kinds = (1, 28, 16, 15, 2, 12, 33, 65, 255, 10, 6)
     questions = [("dns", server, f"{mark}.evil.example", kind) for server in servers for kind in kinds]
     questions += [("dns", server, f"{mark}.evil.example", 1, True) for server in servers]
@@ -249,14 +249,14 @@ def test_own_resolver_settings_change_nothing(arena: "Range", isolation: str) ->
     """G-12, G-290: a parent directory renamed, another resolver, another hosts file: all still ends at the gateway."""
     box = arena.box(isolation, allow=(ALLOWED,))
     box.exec(
-        "cp -a /etc /etc.own; mv /etc /etc.old; mv /etc.own /etc; "
+        "cp -r /etc /etc.own; mv /etc /etc.old; mv /etc.own /etc; "
         "echo nameserver 8.8.8.8 > /etc/resolv.conf; echo '1.2.3.4 allowed.example' >> /etc/hosts",
         user="root",
     )
     [answer] = arena.net(box, ("dns", "8.8.8.8", "evil.example"))
     assert answer["code"] == NXDOMAIN
     [answer] = arena.net(box, ("http", "1.2.3.4", 80, ALLOWED))
-    assert status(answer) == 421
+    assert "reason=unresolved" in answer["head"]  # by the name, which the host does not know, not by the address
 
 
 # -- allowed names as a cover -----------------------------------------------------------------------------------------
@@ -276,31 +276,33 @@ def test_server_names_that_do_not_fit_are_refused(arena: "Range", isolation: str
     box = arena.box(isolation, allow=POLICY)
     place, other = address_of(arena, box, ALLOWED), address_of(arena, box, OTHER)
     attempts = [
-        (place, "evil.example"), (place, OTHER), (other, ALLOWED), (place, None), (PUBLIC, ALLOWED), ("8.8.8.8", OTHER),
+        (place, "evil.example"), (place, OTHER), (other, ALLOWED), (place, None), ("10.200.0.1", ALLOWED),
         (place, "gateway.corral"), (place, "api.anthropic.com"), (place, "allowed.example.evil.example"),
     ]  # fmt: skip
     outcomes = arena.net(box, *(("tls", address, 443, name) for address, name in attempts))
-    assert {outcome for outcome in outcomes if "ALERT" not in outcome} == set()
-    found = reasons(arena, box)
-    assert any("mismatch" in reason for reason in found), found
+    # The gateway's own refusals; an upstream that cannot be reached would be an internal error.
+    assert set(outcomes) == {"TLSV1_UNRECOGNIZED_NAME", "TLSV1_ALERT_ACCESS_DENIED"}
+    assert reasons(arena, box).count("destination-mismatch") == 3
 
 
 def test_host_fields_that_do_not_fit_are_refused(arena: "Range", isolation: str) -> None:
     """G-47, G-49: domain fronting by Host, by an absolute target, by a second request on the connection, by CONNECT."""
     box = arena.box(isolation, allow=POLICY)
     place, other = address_of(arena, box, ALLOWED), address_of(arena, box, OTHER)
-    first = f"GET / HTTP/1.1\r\nHost: {OTHER}\r\n\r\n"
+    second = "GET / HTTP/1.1\r\nHost: gateway.corral\r\n\r\n"
     attempts = [
         ("http", place, 80, "evil.example"), ("http", place, 80, OTHER), ("http", other, 80, ALLOWED),
-        ("http", PUBLIC, 80, ALLOWED), ("http", place, 80, f"{ALLOWED}:8443"), ("http", place, 80, "api.anthropic.com"),
+        ("http", "10.200.0.1", 80, ALLOWED), ("http", place, 80, f"{ALLOWED}:8443"), ("http", place, 80, "api.anthropic.com"),
         ("http", place, 80, ALLOWED, "http://evil.example/"), ("http", place, 80, "evil.example", f"http://{ALLOWED}/"),
         ("http", place, 80, ALLOWED, "evil.example:443", "", "CONNECT"), ("http", place, 80, f"evil.example@{ALLOWED}"),
         ("http", place, 80, ALLOWED, "/", f"Host: {OTHER}\r\n"), ("http", place, 80, "gateway.corral", "/policy"),
     ]  # fmt: skip
     answers = arena.net(box, *attempts)
-    assert {status(answer) for answer in answers} <= {400, 403, 421}
-    [answers] = arena.net(box, ("raw", place, 80, first + first.replace(OTHER, "evil.example"), 2))
-    assert {answer["status"] for answer in answers} <= {400, 403, 421}
+    assert {status(answer) for answer in answers} <= {400, 403, 405, 421}
+    # None was refused only because there is no such host on the other side.
+    assert not [answer["head"] for answer in answers if "reason=unre" in answer["head"]]
+    [answers] = arena.net(box, ("raw", "10.200.0.1", 80, second + second.replace("gateway.corral", "evil.example"), 2))
+    assert "reason=host-not-allowed" in answers[-1]["head"]
 
 
 def test_smuggled_requests_are_refused(arena: "Range", isolation: str) -> None:
