@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bench import machine, report
-from bench.figures import Row
+from bench.figures import Row, number
 from bench.rows import GROUPS
 from bench.stand import Stand
 
@@ -25,8 +25,12 @@ def main(argv: list[str] | None = None) -> int:
     with Stand(short=options.short) as stand:
         facts = machine.facts(stand.runsc)
         for name in wanted:
-            print(f"bench: {name}", file=sys.stderr, flush=True)
-            rows.extend(GROUPS[name](stand))
+            for row in GROUPS[name](stand):
+                rows.append(row)
+                figure = row.ours
+                print(
+                    f"bench: {row.title}: {number(figure.median)} {figure.unit}", file=sys.stderr, flush=True
+                )
     print(report.section(rows, facts))
     if options.json is not None:
         options.json.write_text(

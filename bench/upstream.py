@@ -9,6 +9,7 @@ the Messages API: as JSON, or, where the request asks for a stream, as `EVENTS` 
 import asyncio
 import json
 import sys
+from typing import cast
 
 import uvloop
 
@@ -63,8 +64,8 @@ class _Server(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        # uvloop's own class is no subclass of it.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.clock import MIB, available_memory, call, cpu_seconds, pss, repeat, rss
+from bench.clock import MIB, available_memory, cpu_seconds, pss, repeat, rss
 from bench.figures import Figure, Row
 from bench.stand import Stand
 from corral import AsyncClient, AsyncSandbox
@@ -161,8 +161,8 @@ def _removal(stand: Stand) -> Row:
     ids = [info.id for info in stand.client.list_sandboxes()]
     corral = str(Path(sys.executable).with_name("corral"))
     begun = time.perf_counter()
-    call("env", f"CORRAL_DATA_DIR={stand.data}", corral, "rm", "-f", *ids)
+    subprocess.run([corral, "rm", *ids], env=stand.env, check=True, stdout=subprocess.DEVNULL)
     return Row(
         f"removing {FLEET} running sandboxes",
-        Figure.single("corral rm -f", "s", time.perf_counter() - begun, FLEET),
+        Figure.single("corral rm", "s", time.perf_counter() - begun, FLEET),
     )

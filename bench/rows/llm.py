@@ -145,7 +145,7 @@ def _gateway(stand: Stand, upstream: int) -> Iterator[Target]:
             env = dict(line.split("=", 1) for line in box.exec(["env"]).stdout.splitlines() if "=" in line)
             yield Target(
                 f"http://10.200.0.1/s/{_SECRET}{_PATH}",
-                {"host": "gateway.corral", "x-api-key": env["ANTHROPIC_API_KEY"]},
+                {"Host": "gateway.corral", "x-api-key": env["ANTHROPIC_API_KEY"]},
                 stand.netns(box),
             )
     finally:
