@@ -6,6 +6,7 @@ import re
 import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
+from yarl import URL
 
 from corral.gateway import framing
 from corral.gateway.access import Endpoint
@@ -15,7 +16,7 @@ from corral.gateway.metering import Call, Ledger, Outcome, settle
 from corral.gateway.pricing import PriceBook
 from corral.gateway.redact import Redactor
 from corral.gateway.replies import Relayed, closing, model_error
-from corral.wire.link import SecretSpec
+from corral.gateway.vault import Credential
 from corral.wire.usage import UsageChunkFilter, UsageMeter
 
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})
@@ -30,7 +31,7 @@ class Answer:
     def __init__(
         self,
         box: Box,
-        spec: SecretSpec,
+        credential: Credential,
         call: Call | None,
         wanted: Endpoint,
         *,
@@ -38,13 +39,14 @@ class Answer:
         strip_usage: bool,
     ) -> None:
         self._box = box
-        self._spec = spec
+        self._spec = credential.spec
         self._call = call
         self._meter = UsageMeter(wanted.api, streamed) if wanted.api is not None else None
         self._strip = UsageChunkFilter() if strip_usage else None
         self._streamed = streamed
-        self._redactor = Redactor(spec.value.reveal(), spec.name)
+        self._redactor = Redactor(credential.forms, credential.spec.name)
         self._path = wanted.path
+        self._method = ""
         self._started = asyncio.get_running_loop().time()
         self._status = 0
         self._request_id = ""
@@ -58,6 +60,7 @@ class Answer:
     async def relay(self, request: web.BaseRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         """Pass the answer on. Raises aiohttp's errors if it breaks before it has begun."""
         self._status = upstream.status
+        self._method = request.method
         self._request_id = _request_id(upstream)
         coding = upstream.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         bad = framing.check_response(upstream.raw_headers)
@@ -117,19 +120,21 @@ class Answer:
 
     def settle(self, prices: PriceBook, ledger: Ledger) -> None:
         """Write the call's usage and its audit record."""
+        host, name = URL(self._spec.base_url).host or "", self._spec.name
         if self._redactor.hits:
             self._box.note(
-                "redaction",
-                "redacted",
-                host=self._spec.name,
-                secret=self._spec.name,
-                status=self._redactor.hits,
+                "redaction", "redacted", host=host, secret=name, reason=f"{self._redactor.hits} hits"
             )
         if self._status:
             self._box.note(
-                "llm", "allowed", host=self._spec.name, method="", path=self._path, secret=self._spec.name,
+                "llm",
+                "allowed",
+                host=host,
+                method=self._method,
+                path=self._path,
+                secret=name,
                 status=self._status,
-            )  # fmt: skip
+            )
         call, self._call = self._call, None
         if call is None or self._meter is None:
             return

@@ -16,7 +16,7 @@ from corral.gateway.audit import AuditTrail, Denial, TokenBucket
 from corral.gateway.names import NameTable
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
-from corral.policy.egress import Allowed, Decision, Denied, Reason, decide
+from corral.policy.egress import Allowed, Decision, Denied, decide
 from corral.wire.link import Attach, AuditRecord
 
 _log = logging.getLogger(__name__)
@@ -148,8 +148,3 @@ async def _logged(work: Coroutine[Any, Any, None]) -> None:
         await work
     except Exception:  # noqa: BLE001 (a defect in one sandbox's work must not end the others')
         _log.exception("work for a sandbox failed")
-
-
-def denied(host: str, port: int, reason: Reason, message: str, how_to_allow: str) -> Denied:
-    """A refusal with text cut to a size that fits every channel."""
-    return Denied(host[:253], port, reason, message[:500], how_to_allow)

@@ -11,6 +11,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from corral.errors import CorralError, InvalidInput
 from corral.wire import link
@@ -18,6 +19,14 @@ from corral.wire import link
 _READ = 256 * 1024
 _MAX_FDS = 253
 _MAX_WAITING_FDS = 2 * _MAX_FDS
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Bytes to send, and the descriptors that go with the first of them."""
+
+    data: bytearray
+    fds: tuple[int, ...]
 
 
 class Channel:
@@ -45,23 +54,29 @@ class Channel:
         self._on_message = on_message
         self._on_closed = on_closed
         self._fds: deque[int] = deque()
-        self._outgoing: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._outgoing: deque[_Piece] = deque()
+        self._flushing = False
         self.queued = 0
         """Bytes that the other end has not taken yet."""
         self.closed = False
         self._loop.add_reader(self._sock, self._readable)
 
     def send(self, message: link.Message, fds: Sequence[int] = ()) -> None:
-        """Send a message, now or as soon as the other end reads. `fds` must stay open until it is gone;
-        nothing happens on a closed channel.
+        """Send a message as soon as the loop is free and the other end reads. `fds` must stay open until
+        then; nothing happens on a closed channel.
         """
         if self.closed:
             return
-        data = memoryview(link.encode(message))
-        self._outgoing.append((data, fds))
+        data = link.encode(message)
         self.queued += len(data)
-        if len(self._outgoing) == 1:
-            self._writable()
+        if fds or not self._outgoing or self._outgoing[-1].fds:
+            self._outgoing.append(_Piece(bytearray(data), tuple(fds)))
+        else:
+            # What is said in one turn of the loop leaves in one call.
+            self._outgoing[-1].data.extend(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -126,22 +141,26 @@ class Channel:
             raise InvalidInput("a message came without its descriptors", "restart the daemon")
         self._on_message(message, [self._fds.popleft() for _ in range(wanted)])
 
-    def _writable(self) -> None:
-        while self._outgoing:
-            data, fds = self._outgoing[0]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    def _flush(self) -> None:
+        while self._outgoing and not self.closed:
+            piece = self._outgoing[0]
+            rights = (
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", piece.fds))] if piece.fds else []
+            )
             try:
-                sent = self._sock.sendmsg([data], rights)
+                sent = self._sock.sendmsg([piece.data], rights)
             except BlockingIOError:
-                self._loop.add_writer(self._sock, self._writable)
+                self._loop.add_writer(self._sock, self._flush)
                 return
             except OSError:
                 # The reader sees the end of the link too, after what is still to be read.
                 self._outgoing.clear()
                 break
             self.queued -= sent
-            if sent < len(data):
-                self._outgoing[0] = (data[sent:], ())
+            if sent < len(piece.data):
+                self._outgoing[0] = _Piece(piece.data[sent:], ())
             else:
                 self._outgoing.popleft()
-        self._loop.remove_writer(self._sock)
+        self._flushing = False
+        if not self.closed:
+            self._loop.remove_writer(self._sock)

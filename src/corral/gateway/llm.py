@@ -29,6 +29,7 @@ from corral.gateway.forward import continue_if_asked
 from corral.gateway.metering import Call, Ledger
 from corral.gateway.pricing import MAX_MODEL, PriceBook
 from corral.gateway.replies import closing, model_error, plain
+from corral.gateway.vault import Credential
 from corral.policy.egress import GATEWAY_HOST
 from corral.wire.link import SecretSpec
 from corral.wire.usage import Api, ask_for_usage
@@ -72,13 +73,13 @@ class ModelService:
         self,
         box: Box,
         dialer: Dialer,
-        vault: Callable[[Box], Mapping[str, SecretSpec]],
+        granted: Callable[[Box], Mapping[str, Credential]],
         prices: Callable[[], PriceBook],
         ledger: Ledger,
     ) -> None:
         self._box = box
         self._dialer = dialer
-        self._vault = vault
+        self._granted = granted
         self._prices = prices
         self._ledger = ledger
         self._session = aiohttp.ClientSession(
@@ -97,16 +98,17 @@ class ModelService:
     async def serve(self, request: web.BaseRequest, path: str, query: str) -> web.StreamResponse:
         """Answer a request to `/s/…`."""
         name, _, rest = path.removeprefix("/s/").partition("/")
-        spec = self._vault(self._box).get(name)
-        if spec is None:
+        credential = self._granted(self._box).get(name)
+        if credential is None:
             self._box.note(
                 "llm", "denied", host=name, method=request.method, path=path, reason="no-such-secret"
             )
             text = f"This sandbox has no secret {name[:63]!r}. See http://{GATEWAY_HOST}/policy"
             return closing(plain(403, text, reason="no-such-secret"))
+        spec = credential.spec
         try:
             async with self._in_flight():
-                return await self._call(request, spec, rest, query)
+                return await self._call(request, credential, rest, query)
         except _RefusedError as refused:
             self._box.note(
                 "llm", "denied", host=_host(spec), method=request.method, path=path, reason=refused.reason,
@@ -135,8 +137,9 @@ class ModelService:
             self._box.model_calls -= 1
 
     async def _call(
-        self, request: web.BaseRequest, spec: SecretSpec, rest: str, query: str
+        self, request: web.BaseRequest, credential: Credential, rest: str, query: str
     ) -> web.StreamResponse:
+        spec = credential.spec
         self._authenticate(request, query)
         if framing.wants_upgrade(request.raw_headers):
             raise _RefusedError(426, "WebSockets are not served here", "use HTTP", "no-websocket")
@@ -153,7 +156,7 @@ class ModelService:
             )  # fmt: skip
         with _Buffered(self._box) as buffered:
             prepared = await self._prepare(request, spec, wanted, buffered)
-            return await self._send(request, spec, wanted, query, prepared)
+            return await self._send(request, credential, wanted, query, prepared)
 
     def _authenticate(self, request: web.BaseRequest, query: str) -> None:
         """The token of this sandbox, and nothing that contradicts it (G-19, G-24, G-176, G-177)."""
@@ -184,6 +187,9 @@ class ModelService:
             raise _RefusedError(400, error.message, error.hint, "bad-body") from None
         except Forbidden as error:
             raise _RefusedError(403, error.message, error.hint, "no-price") from None
+        except web.RequestPayloadError:
+            hint = "send it whole"
+            raise _RefusedError(400, "the request body is cut or badly framed", hint, "bad-body") from None
         except TimeoutError:
             raise _RefusedError(
                 408, "the request body did not come", "send it at once", "body-timeout"
@@ -211,8 +217,14 @@ class ModelService:
         return _Prepared(data, call, streamed, strip)
 
     async def _send(
-        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, query: str, prepared: _Prepared
+        self,
+        request: web.BaseRequest,
+        credential: Credential,
+        wanted: Endpoint,
+        query: str,
+        prepared: _Prepared,
     ) -> web.StreamResponse:
+        spec = credential.spec
         url = URL(upstream_url(spec.provider, spec.base_url, wanted, query), encoded=True)
         proxy = self._dialer.proxies.find(url.scheme, url.host or "", url.port or 0)
         try:
@@ -226,7 +238,7 @@ class ModelService:
         )
         answer = Answer(
             self._box,
-            spec,
+            credential,
             prepared.call,
             wanted,
             streamed=prepared.streamed,

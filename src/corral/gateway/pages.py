@@ -6,6 +6,7 @@ from aiohttp import web
 
 from corral.gateway.box import Box
 from corral.gateway.replies import page, plain
+from corral.gateway.vault import Credential
 from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST
 from corral.wire.link import SecretSpec
@@ -22,7 +23,7 @@ Everything else is refused at once. To have a host allowed, ask the person who r
 """
 
 
-def serve(box: Box, path: str, secrets: Mapping[str, SecretSpec]) -> web.Response:
+def serve(box: Box, path: str, secrets: Mapping[str, Credential]) -> web.Response:
     """The page at `path`."""
     if path == "/":
         return plain(200, WELCOME)
@@ -33,14 +34,14 @@ def serve(box: Box, path: str, secrets: Mapping[str, SecretSpec]) -> web.Respons
     return plain(404, f"There is no page {path[:200]} here. See {_BASE}/", reason="not-found")
 
 
-def policy(box: Box, secrets: Mapping[str, SecretSpec]) -> dict[str, object]:
+def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
     """The sanitised policy: hosts and ports, and the model APIs that the grant covers."""
     return {
         "default": "deny",
         "allowed": [{"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules],
         "model_apis": [
-            {"name": name, "api": spec.provider.value, "base_url": base_url(spec)}
-            for name, spec in sorted(secrets.items())
+            {"name": name, "api": found.spec.provider.value, "base_url": base_url(found.spec)}
+            for name, found in sorted(secrets.items())
         ],
     }
 

@@ -9,13 +9,13 @@ a price: nothing is free by mistake. Money is integer micro-US-dollars, rounded 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from decimal import ROUND_CEILING, Decimal
 from functools import cache, lru_cache
 
 from genai_prices import Usage as LibraryUsage
 from genai_prices import data_snapshot
-from genai_prices.types import ModelInfo
+from genai_prices.types import ModelInfo, TieredPrices, TimeOfDateConstraint
 from genai_prices.types import Provider as LibraryProvider
 
 from corral.errors import Forbidden
@@ -27,6 +27,7 @@ MAX_MODEL = 256
 """Characters of a model's name."""
 
 _MICRO = Decimal(1_000_000)
+_PROBE = 1_000_000
 _FAMILY = {
     Provider.ANTHROPIC: re.compile(r"(.*[/.])?claude[-_.]", re.I),
     Provider.OPENAI: re.compile(r"(.*/)?(gpt-|chatgpt-|o[0-9](-|$)|codex-|text-embedding-)", re.I),
@@ -70,7 +71,14 @@ class LibraryPrice:
 
     def cost(self, counts: Counts, tier: str, at: datetime) -> int:
         """Micro-dollars."""
-        context = {"speed" if self.provider.id == "anthropic" else "service_tier": tier} if tier else None
+        context = ("speed" if self.provider.id == "anthropic" else "service_tier", tier) if tier else None
+        rates = _rates(self.provider.id, self.model.id, context, at.date())
+        if rates is not None:
+            return micro(rates.total(counts))
+        return micro(self.exact(counts, context, at))
+
+    def exact(self, counts: Counts, context: tuple[str, str] | None, at: datetime) -> Decimal:
+        """US dollars, as the library computes them."""
         usage = LibraryUsage(
             input_tokens=counts.input + counts.cache_read + counts.cache_write,
             output_tokens=counts.output,
@@ -79,8 +87,71 @@ class LibraryPrice:
             cache_write_1h_tokens=counts.cache_write_1h,
             web_searches=counts.web_searches,
         )
-        price = self.model.calc_price(usage, self.provider, genai_request_timestamp=at, price_context=context)
-        return micro(price.total_price)
+        price_context = dict([context]) if context is not None else None
+        return self.model.calc_price(
+            usage, self.provider, genai_request_timestamp=at, price_context=price_context
+        ).total_price
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """US dollars per token or search, for a model whose price does not depend on how many there are. The
+    library takes a quarter of a millisecond per call, which all other calls of the gateway would wait for.
+    """
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal
+    cache_write: Decimal
+    cache_write_1h: Decimal
+    web_search: Decimal
+
+    def total(self, counts: Counts) -> Decimal:
+        return (
+            counts.input * self.input
+            + counts.output * self.output
+            + counts.cache_read * self.cache_read
+            + (counts.cache_write - counts.cache_write_1h) * self.cache_write
+            + counts.cache_write_1h * self.cache_write_1h
+            + counts.web_searches * self.web_search
+        )
+
+
+@lru_cache(maxsize=1024)
+def _rates(provider_id: str, model_id: str, context: tuple[str, str] | None, day: date) -> _Rates | None:
+    """The rates of a model on a day, asked of the library kind by kind; None if they depend on the amount or
+    the hour.
+    """
+    price = _by_id(provider_id, model_id)
+    if price is None:
+        return None
+    at = datetime.combine(day, time(12), UTC)
+    prices = price.model.get_prices(at, dict([context]) if context is not None else None)
+    constraints = (
+        [item.constraint for item in price.model.prices] if isinstance(price.model.prices, list) else []
+    )
+    constraints += [variant.constraint for variant in price.model.price_variants or []]
+    tiered = any(isinstance(value, TieredPrices) for value in vars(prices).values())
+    if tiered or any(isinstance(constraint, TimeOfDateConstraint) for constraint in constraints):
+        return None
+
+    def one(**counts: int) -> Decimal:
+        return price.exact(Counts(**counts), context, at) / _PROBE
+
+    return _Rates(
+        input=one(input=_PROBE),
+        output=one(output=_PROBE),
+        cache_read=one(cache_read=_PROBE),
+        cache_write=one(cache_write=_PROBE),
+        cache_write_1h=one(cache_write=_PROBE, cache_write_1h=_PROBE),
+        web_search=one(web_searches=_PROBE),
+    )
+
+
+def _by_id(provider_id: str, model_id: str) -> LibraryPrice | None:
+    provider = _provider_by_id(provider_id)
+    found = [model for model in provider.models if model.id == model_id] if provider is not None else []
+    return LibraryPrice(provider, found[0], assumed=False) if provider is not None and found else None
 
 
 Price = OperatorPrice | LibraryPrice

@@ -60,9 +60,17 @@ class Proxies:
     def find(self, scheme: str, host: str, port: int) -> Proxy | None:
         """The proxy for a destination, or None to go there directly."""
         proxy = self._by_scheme.get(scheme)
-        if proxy is None or any(_covers(entry, host, port) for entry in self._direct):
+        if proxy is None or _is_loopback(host) or any(_covers(entry, host, port) for entry in self._direct):
             return None
         return proxy
+
+
+def _is_loopback(host: str) -> bool:
+    """A proxy's loopback is not this host's, so loopback never goes through one."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _covers(entry: str, host: str, port: int) -> bool:

@@ -35,18 +35,39 @@ def forms(secret: str) -> frozenset[bytes]:
             coded = encode(bytes(offset) + raw)
             start = -(-offset * 8 // 6)
             found.add(coded[start : (offset + len(raw)) * 8 // 6])
-    return frozenset(form for form in found if len(form) >= _SHORTEST)
+    return frozenset(form for form in found if len(form) >= _SHORTEST) or frozenset({raw})
+
+
+class Forms:
+    """A secret's forms, ready to be searched for: made once per secret, since that costs more than a search."""
+
+    def __init__(self, secret: str) -> None:
+        self.patterns = sorted(forms(secret), key=len, reverse=True)
+        self.search = re.compile(b"|".join(re.escape(pattern) for pattern in self.patterns))
+        self.longest = len(self.patterns[0])
+        self.firsts = {pattern[:1] for pattern in self.patterns}
+
+    def pending(self, tail: bytes) -> int:
+        """How many bytes at the end of `tail` could be the beginning of a hit."""
+        return max((len(tail) - at for at in self._starts(tail)), default=0)
+
+    def _starts(self, tail: bytes) -> Iterable[int]:
+        for first in self.firsts:
+            at = tail.find(first)
+            while at >= 0:
+                rest = tail[at:]
+                if any(len(rest) < len(pattern) and pattern.startswith(rest) for pattern in self.patterns):
+                    yield at
+                    break
+                at = tail.find(first, at + 1)
 
 
 class Redactor:
     """Replaces every form of a secret in a stream. `hits` counts."""
 
-    def __init__(self, secret: str, label: str) -> None:
-        self._patterns = sorted(forms(secret), key=len, reverse=True)
-        self._search = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
+    def __init__(self, wanted: Forms, label: str) -> None:
+        self._forms = wanted
         self._label = f"[redacted:{label}]".encode()
-        self._longest = len(self._patterns[0]) if self._patterns else 0
-        self._firsts = {pattern[:1] for pattern in self._patterns}
         self._held = b""
         self.hits = 0
 
@@ -54,38 +75,24 @@ class Redactor:
         """The bytes that can be passed on now."""
         data = self._held + data
         done = 0
-        for match in self._search.finditer(data):
+        for match in self._forms.search.finditer(data):
             done = match.end()
         # Only behind the last hit: its own end may look like the beginning of another.
-        cut = len(data) - self._pending(data[max(done, len(data) - self._longest + 1) :])
+        cut = len(data) - self._forms.pending(data[max(done, len(data) - self._forms.longest + 1) :])
         self._held = data[cut:]
-        return self._search.sub(self._replace, data[:cut])
+        return self._forms.search.sub(self._replace, data[:cut])
 
     def finish(self) -> bytes:
         """The bytes that were held back and turned out to be nothing."""
         left, self._held = self._held, b""
-        return self._search.sub(self._replace, left)
+        return self._forms.search.sub(self._replace, left)
 
     def text(self, value: str) -> str:
         """A short text, such as a header field's value, redacted."""
-        return self._search.sub(self._replace, value.encode("utf-8", "surrogateescape")).decode(
+        return self._forms.search.sub(self._replace, value.encode("utf-8", "surrogateescape")).decode(
             "utf-8", "surrogateescape"
         )
 
     def _replace(self, match: re.Match[bytes]) -> bytes:
         self.hits += 1
         return self._label[: len(match[0])].ljust(len(match[0]), b"*")
-
-    def _pending(self, tail: bytes) -> int:
-        """How many bytes at the end of `tail` could be the beginning of a hit."""
-        return max((len(tail) - at for at in self._starts(tail)), default=0)
-
-    def _starts(self, tail: bytes) -> Iterable[int]:
-        for first in self._firsts:
-            at = tail.find(first)
-            while at >= 0:
-                rest = tail[at:]
-                if any(len(rest) < len(pattern) and pattern.startswith(rest) for pattern in self._patterns):
-                    yield at
-                    break
-                at = tail.find(first, at + 1)

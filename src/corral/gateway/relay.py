@@ -6,6 +6,7 @@ a connection that breaks cuts the other one.
 """
 
 import asyncio
+import socket
 from typing import cast
 
 BUFFER = 256 * 1024
@@ -30,6 +31,10 @@ class Side(asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=BUFFER)
+        # A peer that vanished without a word is noticed in the end.
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._waits:
             self.transport.pause_reading()
 

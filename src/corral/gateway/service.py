@@ -8,7 +8,6 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -24,10 +23,11 @@ from corral.gateway.llm import ModelService
 from corral.gateway.pricing import PriceBook
 from corral.gateway.replies import closing, plain
 from corral.gateway.tls import TlsClient
-from corral.model.ids import SandboxId, TenantId
+from corral.gateway.vault import Credential, Vault
+from corral.model.ids import SandboxId
 from corral.model.usage import Usage
 from corral.policy.addresses import parse_networks
-from corral.policy.egress import MODEL_HOSTS, checked_policy, literal
+from corral.policy.egress import checked_policy
 from corral.wire import link
 
 _BACKLOG = 1024
@@ -57,7 +57,7 @@ class Service:
         self._send_audit = send_audit
         self._ledger = ledger
         self._served: dict[SandboxId, _Served] = {}
-        self._secrets: dict[tuple[TenantId, str], link.SecretSpec] = {}
+        self._vault = Vault()
         self._prices = PriceBook()
 
     async def handle(self, request: Request, fds: list[int]) -> None:
@@ -70,7 +70,7 @@ class Service:
             case link.Detach():
                 await self._detach(request.sandbox)
             case link.SetSecrets():
-                self._secrets = {(spec.tenant, spec.name): _checked(spec) for spec in request.secrets}
+                self._vault = Vault(request.secrets)
             case link.SetPrices():
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
@@ -101,16 +101,20 @@ class Service:
             await self._listen(served, kind, spec.port, sock)
 
     def _make(self, attach: link.Attach) -> _Served:
-        box = Box(attach, self._send_audit, lambda: self._model_hosts(attach))
-        models = ModelService(box, self._dialer, self._vault, lambda: self._prices, self._ledger)
+        ruled = frozenset(rule.host for rule in attach.egress.rules)
+        box = Box(attach, self._send_audit, lambda: self._vault.model_hosts(attach.tenant, ruled))
+        models = ModelService(box, self._dialer, self._granted, lambda: self._prices, self._ledger)
         return _Served(box, Forwarder(box, self._dialer), models)
+
+    def _granted(self, box: Box) -> Mapping[str, Credential]:
+        return self._vault.granted(box)
 
     async def _listen(self, served: _Served, kind: ListenerKind, port: int, sock: socket.socket) -> None:
         box = served.box
         loop = asyncio.get_running_loop()
         sock.settimeout(0)
         resolver = Resolver(box)
-        front = Front(box, _own_pages(served, self._vault), served.forwarder.serve).server(port)
+        front = Front(box, _own_pages(served, self._granted), served.forwarder.serve).server(port)
         match kind:
             case ListenerKind.DNS_UDP:
                 serve_udp(box, resolver, sock)
@@ -137,24 +141,9 @@ class Service:
         await served.forwarder.close()
         await served.models.close()
 
-    def _vault(self, box: Box) -> Mapping[str, link.SecretSpec]:
-        """The secrets that a box's grant covers and that still exist (G-173)."""
-        return {
-            name: spec for name in box.secrets if (spec := self._secrets.get((box.tenant, name))) is not None
-        }
-
-    def _model_hosts(self, attach: link.Attach) -> frozenset[str]:
-        """Hosts that the metered service alone may reach (G-185); a rule of the operator's own may name one
-        of them.
-        """
-        ruled = {rule.host for rule in attach.egress.rules}
-        own = (spec for spec in self._secrets.values() if spec.tenant == attach.tenant)
-        hosts = {urlsplit(spec.base_url).hostname or "" for spec in own}
-        return MODEL_HOSTS | frozenset(host for host in hosts - ruled if host and literal(host) is None)
-
 
 def _own_pages(
-    served: _Served, vault: Callable[[Box], Mapping[str, link.SecretSpec]]
+    served: _Served, granted: Callable[[Box], Mapping[str, Credential]]
 ) -> Callable[[web.BaseRequest, str, int], Awaitable[web.StreamResponse]]:
     """What the gateway's own name serves."""
 
@@ -164,18 +153,9 @@ def _own_pages(
             return await served.models.serve(request, path, query)
         if request.method not in ("GET", "HEAD"):
             return closing(plain(405, "Only GET is served here.", reason="method"))
-        return pages.serve(served.box, path, vault(served.box))
+        return pages.serve(served.box, path, granted(served.box))
 
     return serve
-
-
-def _checked(spec: link.SecretSpec) -> link.SecretSpec:
-    parts = urlsplit(spec.base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InvalidInput(
-            f"the base URL of secret {spec.name!r} is not valid", "use http:// or https://, a host and a path"
-        )
-    return spec
 
 
 def _unknown_kind() -> InvalidInput:

@@ -116,6 +116,7 @@ class Bed:
     environment: dict[str, str]
     usage: asyncio.Queue[Usage] = field(default_factory=asyncio.Queue)
     audits: list[AuditRecord] = field(default_factory=list)
+    taking: asyncio.Event = field(default_factory=asyncio.Event)
     process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> socket.socket:
@@ -205,6 +206,7 @@ async def gateway(
 
     async def on_usage(usage: Usage) -> None:
         if bed is not None:
+            await bed.taking.wait()
             await bed.usage.put(usage)
 
     async def on_audit(record: AuditRecord) -> None:
@@ -221,6 +223,7 @@ async def gateway(
         bed = Bed(
             upstream, client, http, command, {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
         )
+        bed.taking.set()
         try:
             await client.reattach(bed.spawn())
             await bed.secrets()

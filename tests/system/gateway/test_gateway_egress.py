@@ -322,7 +322,7 @@ async def test_a_wildcard_name_is_dialled_at_connect_time(world: World) -> None:
 
 async def refused(world: World, address: str, name: str, port: int = 443) -> None:
     """The TLS library is told of the refusal by an alert."""
-    with pytest.raises(ssl.SSLError, match="tlsv1 (alert access denied|unrecognized name)"):
+    with pytest.raises(ssl.SSLError, match=r"tlsv1 (alert access denied|unrecognized name)"):
         await world.tls(address, port, name)
 
 
@@ -376,14 +376,8 @@ def answer_with(
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(
-                (
-                    int(line.split(b":")[1])
-                    for line in head.split(b"\r\n")
-                    if line.lower().startswith(b"content-length:")
-                ),
-                0,
-            )
+            lines = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            length = int(lines[0].split(b":")[1]) if lines else 0
             body = await reader.readexactly(length)
             if seen is not None:
                 seen.append(head + body)
@@ -397,7 +391,10 @@ def answer_with(
 async def test_plain_http_passes_as_it_is(world: World) -> None:
     """G-48, G-78 to G-82, G-85, G-87, G-97, G-112."""
     seen: list[bytes] = []
-    answer = b"HTTP/1.1 299 Odd\r\nX-One: a\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nAlt-Svc: h3\r\nKeep-Alive: 5\r\nContent-Length: 3\r\n\r\nabc"
+    answer = (
+        b"HTTP/1.1 299 Odd\r\nX-One: a\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nAlt-Svc: h3\r\nKeep-Alive: 5\r\n"
+        b"Content-Length: 3\r\n\r\nabc"
+    )
     await world.outside.serve(80, answer_with(answer, seen), tls=False)
     request = (
         b"POST //a/%2e%2F;x?q=%20&q=2 HTTP/1.1\r\nHost: allowed.test\r\nuser-AGENT: x\r\nX-Two: 1\r\nX-Two: 2\r\n"
@@ -435,7 +432,8 @@ async def test_expect_continue_is_answered_after_the_decision(world: World) -> N
 @pytest.mark.parametrize(
     ("name", "field", "status"),
     [
-        ("allowed.test", "evil.test", b"403"), ("allowed.test", "other.test", b"421"), ("allowed.test", "allowed.test:8443", b"421"),
+        ("allowed.test", "evil.test", b"403"), ("allowed.test", "other.test", b"421"),
+        ("allowed.test", "allowed.test:8443", b"421"),
         ("loop.test", "loop.test", b"403"), ("closed.test", "closed.test", b"403"), ("host.test", "host.test", b"403"),
         ("allowed.test", "10.200.0.1", b"403"), ("allowed.test", "gateway.corral", b"421"), ("allowed.test", "a b", b"403"),
         ("allowed.test", "127.0.0.1", b"403"), ("allowed.test", "metadata.google.internal", b"403"),

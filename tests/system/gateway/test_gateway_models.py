@@ -493,21 +493,52 @@ async def test_a_bad_base_url_is_refused_by_the_gateway(bed: "Bed") -> None:
 
 
 async def test_a_killed_gateway_comes_back_and_loses_no_usage(bed: "Bed") -> None:
-    """G-335."""
+    """G-335: what it had sent is read after its death, and what it must know is said to the next one."""
     box = await bed.attach()
     await answers(bed)
-    assert (await post(bed, box, "/s/anthropic/v1/messages"))[0] == 200
+    bed.taking.clear()
+    for _ in range(5):
+        assert (await post(bed, box, "/s/anthropic/v1/messages"))[0] == 200
+    await bed.client.ping()
     await bed.kill()
     await bed.client.lost()
     # The sandbox's connection waits in the backlog meanwhile.
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(post(bed, box, "/s/anthropic/v1/messages"))
         await bed.client.reattach(bed.spawn())
     assert waiting.result()[0] == 200
-    assert [(await bed.usage.get()).cost for _ in range(2)] == [450, 450]
+    bed.taking.set()
+    async with asyncio.timeout(30):
+        assert [(await bed.usage.get()).cost for _ in range(6)] == [450] * 6
     await bed.client.detach(box.id)
     with pytest.raises(aiohttp.ClientConnectionError):
         await post(bed, box, "/s/anthropic/v1/messages")
+
+
+async def test_a_gateway_that_is_asked_to_stop_sends_its_last_records(bed: "Bed") -> None:
+    """G-219, G-335."""
+    box = await bed.attach()
+    step = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(STREAM[0])
+        await step.wait()
+        return response
+
+    bed.upstream.handler = handler
+    headers = {"Host": "gateway.corral", "x-api-key": box.token}
+    url = box.url + "/s/anthropic/v1/messages"
+    answer = await bed.http.post(url, json={**REQUEST, "stream": True}, headers=headers)
+    await answer.content.readexactly(len(STREAM[0]))
+    assert bed.process is not None
+    bed.process.terminate()
+    async with asyncio.timeout(30):
+        assert (await bed.usage.get()).tokens.input == 100
+        await bed.client.lost()
+    step.set()
+    answer.close()
 
 
 async def test_detaching_cuts_open_streams(bed: "Bed") -> None:

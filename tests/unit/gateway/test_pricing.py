@@ -91,3 +91,23 @@ def test_the_operator_prices_come_first() -> None:
 def test_money_is_rounded_up(dollars: Decimal) -> None:
     """G-208."""
     assert 0 <= micro(dollars) - dollars * 1_000_000 < 1
+
+
+@given(
+    st.sampled_from(
+        ["claude-sonnet-4-5", "claude-opus-4-5", "claude-fable-5", "claude-3-opus-latest", "claude-2"]
+    ),
+    st.tuples(*[st.integers(0, 300_000)] * 3),
+    st.integers(0, 5000),
+    st.integers(0, 5000),
+    st.sampled_from(["", "standard", "fast"]),
+)
+def test_the_short_way_comes_to_what_the_library_does(
+    model: str, tokens: tuple[int, int, int], write: int, hour: int, tier: str
+) -> None:
+    """G-196, G-204."""
+    price = PriceBook().price(ANTHROPIC, model)
+    assert isinstance(price, LibraryPrice)
+    counts = Counts(*tokens, cache_write=write + hour, cache_write_1h=hour, web_searches=hour % 7)
+    context = ("speed", tier) if tier else None
+    assert price.cost(counts, tier, NOW) == micro(price.exact(counts, context, NOW))

@@ -1,0 +1,50 @@
+"""Opened secrets, by tenant and name, for as long as the engine wants them here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from corral.errors import InvalidInput
+from corral.gateway.box import Box
+from corral.gateway.redact import Forms
+from corral.model.ids import TenantId
+from corral.policy.egress import MODEL_HOSTS, literal
+from corral.wire.link import SecretSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A secret, and what to look for in answers so that it does not come back."""
+
+    spec: SecretSpec
+    forms: Forms
+
+
+class Vault:
+    """All secrets. Replaced as a whole: what is revoked is gone at once (G-42, G-334)."""
+
+    def __init__(self, secrets: Sequence[SecretSpec] = ()) -> None:
+        """Raises InvalidInput for a base URL that nothing can be sent to."""
+        self._all = {(spec.tenant, spec.name): _credential(spec) for spec in secrets}
+
+    def granted(self, box: Box) -> Mapping[str, Credential]:
+        """The secrets that a box's grant covers and that exist, by name (G-173)."""
+        return {name: found for name in sorted(box.secrets) if (found := self._all.get((box.tenant, name)))}
+
+    def model_hosts(self, tenant: TenantId, ruled: frozenset[str]) -> frozenset[str]:
+        """Hosts that only the metered service may reach (G-185); but a rule may name the host of a base URL."""
+        hosts = {
+            urlsplit(found.spec.base_url).hostname or ""
+            for (owner, _), found in self._all.items()
+            if owner == tenant
+        }
+        return MODEL_HOSTS | frozenset(host for host in hosts - ruled if host and literal(host) is None)
+
+
+def _credential(spec: SecretSpec) -> Credential:
+    parts = urlsplit(spec.base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"the base URL of secret {spec.name!r} is not valid", "use http:// or https://, a host and a path"
+        )
+    return Credential(spec, Forms(spec.value.reveal()))
