@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
@@ -28,6 +28,7 @@ from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
+from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.tasks import TaskOwner
 from corral.model.ids import DEFAULT_TENANT, TenantId
@@ -61,8 +62,26 @@ class Daemon:
     @contextlib.asynccontextmanager
     async def open(cls, places: Places) -> "AsyncIterator[Daemon]":
         """Everything started and recovered. Leaving lets go of sandboxes, which go on."""
-        async with AsyncExitStack() as stack:
-            yield await _build(cls, places, stack)
+        try:
+            async with AsyncExitStack() as stack:
+                yield await _build(cls, places, stack)
+        except BaseExceptionGroup as group:  # task groups wrap what passes through them
+            public, _ = group.split(CorralError)
+            raise next(_leaves(public), group) from group
+
+
+def _leaves(group: BaseExceptionGroup[BaseException] | None) -> Iterator[BaseException]:
+    for error in group.exceptions if group else ():
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+async def _uid_bases(store: SqlStore) -> dict[TenantId, int]:
+    """First host uids by tenant, of all that have sandboxes."""
+    tenants = {DEFAULT_TENANT, *(sandbox.spec.tenant for sandbox in await store.sandboxes())}
+    return {tenant: (await store.tenant(tenant)).uid_base for tenant in tenants}
 
 
 async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Daemon:
@@ -73,8 +92,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     stack.push_async_callback(store.close)
     root_store = RootStore(places.data)
     await root_store.open()
-    tenant = await store.tenant(DEFAULT_TENANT)
-    uid_bases = {tenant.id: tenant.uid_base}
+    uid_bases = await _uid_bases(store)
     networks = Networks(places.run, SPARE_NETWORKS)
     stack.push_async_callback(networks.close)
     driver = OciDriver(
@@ -86,6 +104,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         uid_base=uid_bases.__getitem__,
         ca_bundle=trust,
     )
+    await driver.open()
+    stack.callback(driver.close)
     denials = Denials(store)
     client = await stack.enter_async_context(GatewayClient(on_usage=store.add_usage, on_audit=denials.record))
     await client.set_config(networks=config.value.networks)
@@ -113,6 +133,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
 
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
+        if tenant not in uid_bases:
+            uid_bases[tenant] = (await store.tenant(tenant)).uid_base
         return await repos.complete(await agents.complete(tenant, request))
 
     async def provision(sandbox: Sandbox, request: CreateRequest) -> None:

@@ -198,6 +198,7 @@ class Sandboxes:
         """Replace what a running sandbox may reach; open connections are cut."""
         async with self._locked(tenant, ref) as sandbox:
             changed = await self._registry.set_egress(sandbox.id, policy)
+            await self._gateway.detach(sandbox.id)
             await self._attach(changed.spec)
 
     # -- after a time without a daemon ----------------------------------------------------------------------------
