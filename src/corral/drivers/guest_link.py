@@ -226,18 +226,23 @@ class FifoLink:
 
     def save_process(self, info: ProcessInfo) -> None:
         """As GuestLink says; at once or not at all."""
-        path = self._record(info.id)
-        temporary = path.with_suffix(".new")
+        record = encode_process(info)
         try:
-            temporary.write_bytes(encode_process(info))
-            temporary.rename(path)
+            fd = os.open(self._record(info.id), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                written = os.write(fd, record)
+            finally:
+                os.close(fd)
+            if written != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise HostError(f"cannot keep the record of process {info.id}: {error.strerror}") from error
 
     def saved_processes(self) -> list[ProcessInfo]:
         """As GuestLink says."""
         paths = sorted(self._records.glob("*.json"), key=lambda path: int(path.stem))
-        return [decode_process(path.read_bytes()) for path in paths]
+        found = [decode_process(path.read_bytes()) for path in paths]
+        return [info for info in found if info is not None]
 
     def forget_process(self, process: ProcessId) -> None:
         """As GuestLink says."""

@@ -1,8 +1,13 @@
-"""What the daemon writes down about processes in sandboxes, as JSON. Pure."""
+"""What the daemon writes down about processes in sandboxes, as JSON. Pure.
+
+A process has one file, to which a record is appended whenever something changes: the last whole one holds. A file that
+replaces another would have to reach the disk before it can be removed, and most processes end in milliseconds.
+"""
 
 import json
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 from corral.errors import InternalError
 from corral.model.ids import ProcessId
@@ -10,21 +15,37 @@ from corral.model.process import Exit, ProcessInfo, ProcessSpec, TerminalSize
 
 
 def encode_process(info: ProcessInfo) -> bytes:
-    """A process's record. Strings that are not UTF-8 survive, as surrogate escapes."""
-    return json.dumps(
-        {
-            "id": info.id,
-            "spec": asdict(info.spec),
-            "started_at": info.started_at.isoformat(),
-            "exit": asdict(info.exit) if info.exit else None,
-        }
-    ).encode()
+    """A record to append. Strings that are not UTF-8 survive, as surrogate escapes.
+
+    It begins with the end of a line, so that one that was cut off does not spoil the next.
+    """
+    return (
+        b"\n"
+        + json.dumps(
+            {
+                "id": info.id,
+                "spec": asdict(info.spec),
+                "started_at": info.started_at.isoformat(),
+                "exit": asdict(info.exit) if info.exit else None,
+            }
+        ).encode()
+    )
 
 
-def decode_process(raw: bytes) -> ProcessInfo:
-    """The process of a record. Raises InternalError for what `encode_process` did not make."""
+def decode_process(raw: bytes) -> ProcessInfo | None:
+    """The process of a file of records; None if none was written to its end. Raises InternalError for what
+    `encode_process` did not make."""
+    for line in reversed(raw.split(b"\n")):
+        try:
+            data = json.loads(line)
+        except ValueError:  # cut off
+            continue
+        return _process(data)
+    return None
+
+
+def _process(data: Any) -> ProcessInfo:
     try:
-        data = json.loads(raw)
         spec = data["spec"]
         spec["argv"] = tuple(spec["argv"])
         spec["terminal"] = TerminalSize(**spec["terminal"]) if spec["terminal"] else None

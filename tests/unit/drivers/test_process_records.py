@@ -1,5 +1,6 @@
 """Records that must be read again by the next daemon."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,19 @@ def test_process_survives(info: ProcessInfo) -> None:
     assert decode_process(encode_process(info)) == info
 
 
-@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"id": 1, "spec": {"argv": 3}}', b"\xff"])
+def test_last_whole_process_record_holds() -> None:
+    running = ProcessInfo(ProcessId(1), ProcessSpec(("true",), "root", "/"), datetime(2026, 1, 1, tzinfo=UTC))
+    first, last = encode_process(running), encode_process(replace(running, exit=Exit(3)))
+    ended = decode_process(first + last)
+    assert ended is not None
+    assert ended.exit == Exit(3)
+    for size in range(len(first)):
+        assert decode_process(first + last[:size]) == running
+        assert decode_process(first + first[:size] + last) == ended
+        assert decode_process(first[:size]) is None
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"[]", b'{"id": 1, "spec": {"argv": 3}}'])
 def test_damaged_process_record_is_a_declared_error(raw: bytes) -> None:
     with pytest.raises(InternalError):
         decode_process(raw)
