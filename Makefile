@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LOCK := uv pip compile --quiet --no-header --no-annotate --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --python-version 3.11
 
-.PHONY: setup demo test check lint bench bench-short lock clean
+.PHONY: setup demo test check lint style types units bench bench-short lock clean
 
 setup:
 	@scripts/setup
@@ -15,14 +15,22 @@ demo: setup
 test: setup lint
 	$(BIN)/pytest
 
-check: setup lint
-	$(BIN)/pytest -q tests/unit
+# Types and unit tests take as long as each other: side by side.
+check: setup style
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types units
 
-lint:
+lint: style types
+
+style:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types:
+	$(BIN)/mypy
+
+units:
+	$(BIN)/pytest -q tests/unit
 
 bench:
 	@scripts/setup --bench

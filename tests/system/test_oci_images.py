@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tarfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class Registry:
             (blobs / sha256(data)[7:]).write_bytes(data)
             return {"digest": sha256(data), "size": len(data)}
 
-        packers = [
+        packers: list[tuple[str, Callable[[bytes], bytes]]] = [
             ("tar+gzip", lambda data: gzip.compress(data, mtime=0)),
             ("tar+zstd", zstandard.ZstdCompressor().compress),
             ("tar", lambda data: data),
