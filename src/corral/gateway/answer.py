@@ -69,10 +69,8 @@ class Answer:
             hint = "on the host, check its base URL"
             message = "the model API's answer cannot be read safely"
             return closing(model_error(self._spec.provider, 502, message, hint, reason="bad-answer"))
-        self._set_form(upstream)
-        response = Relayed(
-            status=upstream.status, reason=upstream.reason, headers=self._headers(upstream, coding)
-        )
+        streamed = self._set_form(upstream)
+        response = Relayed(upstream, self._headers(upstream, coding), at_once=streamed)
         self.begun = True
         await response.prepare(request)
         try:
@@ -88,7 +86,7 @@ class Answer:
         await response.write_eof()
         return response
 
-    def _set_form(self, upstream: aiohttp.ClientResponse) -> None:
+    def _set_form(self, upstream: aiohttp.ClientResponse) -> bool:
         """Read the answer as what it says it is: an error to a streamed call is not a stream, and some
         servers do not stream though asked.
         """
@@ -97,6 +95,7 @@ class Answer:
             self._meter = UsageMeter(self._meter.api, streamed)
         if not streamed:
             self._strip = None
+        return streamed
 
     def _headers(self, upstream: aiohttp.ClientResponse, coding: str) -> CIMultiDict[str]:
         dropped = _DROPPED | ({"content-length"} if coding or self._strip is not None else set())

@@ -184,7 +184,7 @@ class Forwarder:
             )
             return self._refuse(request, refusal, bad.status, path)
         headers = CIMultiDict((name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc")
-        response = Relayed(status=upstream.status, reason=upstream.reason, headers=headers)
+        response = Relayed(upstream, headers)
         await response.prepare(request)
         await pump(upstream.content, response, request)
         return response

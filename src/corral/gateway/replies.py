@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from aiohttp import web
+from aiohttp import ClientResponse, web
+from multidict import CIMultiDict
 
 from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST, Denied
@@ -96,7 +97,15 @@ def _json(value: object) -> bytes:
 
 
 class Relayed(web.StreamResponse):
-    """An upstream's answer with its own header fields and no others (G-97)."""
+    """An upstream's answer with its own header fields and no others (G-97).
+
+    `at_once` sends them before the body has begun, as streams need; otherwise they leave together, which is
+    cheaper.
+    """
+
+    def __init__(self, upstream: ClientResponse, headers: CIMultiDict[str], *, at_once: bool = True) -> None:
+        super().__init__(status=upstream.status, reason=upstream.reason, headers=headers)
+        self._send_headers_immediately = at_once
 
     async def _prepare_headers(self) -> None:
         """aiohttp adds these three to every answer; there is no other place to keep it from that."""

@@ -313,6 +313,29 @@ async def test_tls_passes_through_unopened(world: World, port: int) -> None:
     assert (record.host, record.port, record.rule) == ("allowed.test", port, "allowed.test")
 
 
+async def test_each_direction_of_a_tunnel_ends_by_itself(world: World) -> None:
+    """G-92: after the client's end of input the server's answer still arrives."""
+    await world.outside.serve(443, echo, tls=False)
+    sent = hello("allowed.test") + b"more"
+    reader, writer = await asyncio.open_connection(
+        sock=await world.connect(await world.address("allowed.test"), 443)
+    )
+    writer.write(sent)
+    writer.write_eof()
+    async with asyncio.timeout(30):
+        assert await reader.read() == sent + b"<end>"
+    writer.close()
+
+
+def hello(name: str) -> bytes:
+    """What a TLS client sends first."""
+    outgoing = ssl.MemoryBIO()
+    connection = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    return outgoing.read()
+
+
 async def test_a_wildcard_name_is_dialled_at_connect_time(world: World) -> None:
     """G-283."""
     await world.outside.serve(443, echo, tls=True)

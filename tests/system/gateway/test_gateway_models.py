@@ -421,6 +421,16 @@ async def test_bodies_that_parsers_read_differently_are_refused(
     assert bed.upstream.seen == []
 
 
+async def test_a_body_that_is_badly_framed_never_goes_up(bed: "Bed") -> None:
+    """G-74."""
+    box = await bed.attach()
+    head = f"POST /s/anthropic/v1/messages HTTP/1.1\r\nHost: gateway.corral\r\nx-api-key: {box.token}\r\n"
+    head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await box.raw(head.encode() + b"2\r\n{}\r\nzz\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert bed.upstream.seen == []
+
+
 async def test_a_large_context_passes(bed: "Bed") -> None:
     """G-186."""
     box = await bed.attach()
