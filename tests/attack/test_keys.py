@@ -102,6 +102,7 @@ def _files(place: Path) -> list[Path]:
     for folder, names, files in os.walk(place):
         names[:] = [name for name in names if not os.path.ismount(Path(folder, name)) and name not in ("layers", "store")]
         found += [Path(folder, name) for name in files]
+    found = [path for path in found if not os.path.ismount(path)]
     return [path for path in found if path.is_file() and not path.is_symlink() and path.stat().st_size < MAX_FILE]
 
 

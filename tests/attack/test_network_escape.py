@@ -248,11 +248,8 @@ def test_odd_questions_are_refused(arena: "Range", isolation: str) -> None:
 def test_own_resolver_settings_change_nothing(arena: "Range", isolation: str) -> None:
     """G-12, G-290: a parent directory renamed, another resolver, another hosts file: all still ends at the gateway."""
     box = arena.box(isolation, allow=(ALLOWED,))
-    box.exec(
-        "cp -r /etc /etc.own; mv /etc /etc.old; mv /etc.own /etc; "
-        "echo nameserver 8.8.8.8 > /etc/resolv.conf; echo '1.2.3.4 allowed.example' >> /etc/hosts",
-        user="root",
-    )
+    box.exec("mv /etc /etc.old && mkdir /etc && cp /etc.old/passwd /etc.old/group /etc/", user="root")
+    box.exec("echo nameserver 8.8.8.8 > /etc/resolv.conf; echo '1.2.3.4 allowed.example' > /etc/hosts", user="root")
     [answer] = arena.net(box, ("dns", "8.8.8.8", "evil.example"))
     assert answer["code"] == NXDOMAIN
     [answer] = arena.net(box, ("http", "1.2.3.4", 80, ALLOWED))
