@@ -92,6 +92,8 @@ class Channel:
         """Close this end. Idempotent."""
         if self.closed:
             return
+        if error is None:
+            self._flush()
         self.closed = True
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)

@@ -157,9 +157,16 @@ class GatewayClient:
     async def _restore(self, channel: Channel) -> None:
         await self._wait_ready(READY_TIMEOUT)
         for message in (self._config, self._secrets, self._prices):
-            await self._call(channel, message)
+            await self._say_again(type(message).__name__, self._call(channel, message))
         for kept in list(self._kept.values()):
-            await self._serve(kept, channel)
+            await self._say_again(kept.attachment.sandbox, self._serve(kept, channel))
+
+    async def _say_again(self, what: object, work: Awaitable[None]) -> None:
+        """What the new process does not take must not keep it from serving the rest."""
+        try:
+            await work
+        except CorralError as error:
+            _log.error("a restarted gateway did not take %s: %s", what, error)
 
     async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
         """Serve a sandbox on these sockets, of which duplicates are kept. See `ports.Gateway`."""
@@ -188,10 +195,16 @@ class GatewayClient:
         await self._tell(link.Detach(0, sandbox))
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
-        """Replace all secrets; a gateway that is down gets them when it is back."""
+        """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
+        base URL that is none, having changed nothing.
+        """
         specs = tuple(link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value) for s in secrets)
-        self._secrets = link.SetSecrets(0, specs)
-        await self._tell(self._secrets)
+        former, self._secrets = self._secrets, link.SetSecrets(0, specs)
+        try:
+            await self._tell(self._secrets)
+        except InvalidInput:
+            self._secrets = former
+            raise
 
     async def set_prices(self, prices: Sequence[ModelPrice]) -> None:
         """Replace all operator's prices; a gateway that is down gets them when it is back."""
@@ -203,8 +216,12 @@ class GatewayClient:
 
     async def set_config(self, *, networks: Sequence[str] = ()) -> None:
         """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to."""
-        self._config = link.SetConfig(0, tuple(networks))
-        await self._tell(self._config)
+        former, self._config = self._config, link.SetConfig(0, tuple(networks))
+        try:
+            await self._tell(self._config)
+        except InvalidInput:
+            self._config = former
+            raise
 
     async def ping(self) -> None:
         """Return if the gateway answers. Raises UpstreamFailed."""

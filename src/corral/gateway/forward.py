@@ -143,6 +143,8 @@ class Forwarder:
                 "send ASCII fields",
             )
             return self._refuse(request, bad, 400, path)
+        for_proxy, for_tunnel = proxy.credentials("http") if proxy is not None else ({}, {})
+        headers.update(for_proxy)
         await continue_if_asked(request, headers)
         host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
         call = self._session.request(
@@ -153,9 +155,7 @@ class Forwarder:
             chunked=True if request.body_exists and hdrs.CONTENT_LENGTH not in headers else None,
             allow_redirects=False,
             proxy=proxy.url if proxy is not None else None,
-            proxy_headers={"Proxy-Authorization": proxy.authorization}
-            if proxy and proxy.authorization
-            else None,
+            proxy_headers=for_tunnel,
         )
         try:
             async with call as upstream:

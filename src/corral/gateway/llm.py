@@ -236,6 +236,8 @@ class ModelService:
         headers = CIMultiDict(
             upstream_fields(fields, spec.provider, spec.value.reveal(), body=wanted.has_body)
         )
+        for_proxy, for_tunnel = proxy.credentials(url.scheme) if proxy is not None else ({}, {})
+        headers.update(for_proxy)
         answer = Answer(
             self._box,
             credential,
@@ -252,9 +254,7 @@ class ModelService:
                 data=_sendable(prepared.data, headers) if wanted.has_body else None,
                 allow_redirects=False,
                 proxy=proxy.url if proxy is not None else None,
-                proxy_headers={"Proxy-Authorization": proxy.authorization}
-                if proxy and proxy.authorization
-                else None,
+                proxy_headers=for_tunnel,
             ) as upstream:
                 return await answer.relay(request, upstream)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:

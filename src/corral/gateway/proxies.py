@@ -34,6 +34,13 @@ class Proxy:
     def __repr__(self) -> str:
         return f"Proxy({self.url})"
 
+    def credentials(self, scheme: str) -> "tuple[dict[str, str], dict[str, str]]":
+        """Header fields for aiohttp: of the request itself, which is what the proxy reads of plain HTTP, and
+        of the CONNECT that opens a tunnel for all else.
+        """
+        own = {"Proxy-Authorization": self.authorization} if self.authorization else {}
+        return (own, {}) if scheme == "http" else ({}, own)
+
 
 class Proxies:
     """The proxies in force for this process."""

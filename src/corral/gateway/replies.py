@@ -10,6 +10,7 @@ from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST, Denied
 
 DECISION = "X-Corral-Decision"
+_OWN = {"Server": "corral"}
 _SEE = f"http://{GATEWAY_HOST}/policy lists what is allowed"
 
 _ANTHROPIC_TYPES = {
@@ -39,7 +40,7 @@ def denial(
         "how_to_allow": refusal.how_to_allow,
         "see": _SEE,
     }
-    headers = {DECISION: f"denied; reason={refusal.reason.value}"}
+    headers = {**_OWN, DECISION: f"denied; reason={refusal.reason.value}"}
     if accept.startswith(("text/plain", "text/html")):
         text = (
             f"Denied by the sandbox's gateway: {refusal.message}.\n"
@@ -53,13 +54,13 @@ def denial(
 
 def plain(status: int, text: str, reason: str = "") -> web.Response:
     """A short text; `reason` marks it as a refusal of the gateway."""
-    headers = {DECISION: f"denied; reason={reason}"} if reason else {}
+    headers = {**_OWN, DECISION: f"denied; reason={reason}"} if reason else _OWN
     return web.Response(status=status, text=text.rstrip("\n") + "\n", headers=headers)
 
 
 def page(value: Mapping[str, object]) -> web.Response:
     """A JSON page of the gateway's own."""
-    return web.Response(body=_json(value), content_type="application/json")
+    return web.Response(body=_json(value), headers=_OWN, content_type="application/json")
 
 
 def model_error(
@@ -78,7 +79,7 @@ def model_error(
     else:
         kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
         body = {"error": {"message": text, "type": kind, "param": None, "code": reason}}
-    headers = {DECISION: f"denied; reason={reason}"}
+    headers = {**_OWN, DECISION: f"denied; reason={reason}"}
     if retry_after is None:
         headers["x-should-retry"] = "false"
     else:

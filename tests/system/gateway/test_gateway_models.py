@@ -427,7 +427,7 @@ async def test_a_body_that_is_badly_framed_never_goes_up(bed: "Bed") -> None:
     head = f"POST /s/anthropic/v1/messages HTTP/1.1\r\nHost: gateway.corral\r\nx-api-key: {box.token}\r\n"
     head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer = await box.raw(head.encode() + b"2\r\n{}\r\nzz\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer[8:13] == b" 400 "
     assert bed.upstream.seen == []
 
 
