@@ -1,0 +1,110 @@
+"""Takes as much as it can get of one thing; prints how much that was."""
+
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.attack.guest.kit import report
+
+MIB = 1024 * 1024
+
+
+def forks(limit: int) -> None:
+    """A fork bomb: every process forks on for ever. Says nothing, ends never."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.01)
+
+
+def memory(limit: int) -> None:
+    """Touch memory without end."""
+    kept = []
+    while True:
+        kept.append(b"x" * (8 * MIB))
+
+
+def disk(limit: int) -> None:
+    """Write until there is no more; at most `limit` MiB."""
+    written, error = 0, 0
+    with open("/home/user/fill", "wb", buffering=0) as file:
+        try:
+            while written < limit * MIB:
+                written += file.write(os.urandom(MIB))
+                os.fsync(file.fileno())
+        except OSError as problem:
+            error = problem.errno or 0
+    report({"written": written, "error": errno.errorcode.get(error, "none")})
+
+
+def inodes(limit: int) -> None:
+    """Make empty files, at most `limit`."""
+    made, error = 0, 0
+    Path("/home/user/many").mkdir()
+    try:
+        for made in range(limit):
+            os.close(os.open(f"/home/user/many/{made:0200d}", os.O_CREAT | os.O_WRONLY))
+    except OSError as problem:
+        error = problem.errno or 0
+    report({"made": made, "error": errno.errorcode.get(error, "none")})
+
+
+def shared(limit: int) -> None:
+    """Fill every tmpfs."""
+    found = {}
+    for place in ("/dev/shm", "/run", "/dev", "/run/corral"):
+        written, error = 0, 0
+        try:
+            with open(f"{place}/fill", "wb", buffering=0) as file:
+                while written < limit * MIB:
+                    written += file.write(bytes(256 * 1024))
+        except OSError as problem:
+            error = problem.errno or 0
+        found[place] = {"written": written, "error": errno.errorcode.get(error, "none")}
+        if written:
+            Path(place, "fill").unlink()
+    report(found)
+
+
+def descriptors(limit: int) -> None:
+    """Open files and sockets, at most `limit`."""
+    kept, error = [], 0
+    try:
+        while len(kept) < limit:
+            kept += [os.open("/", os.O_RDONLY), *os.pipe()]
+    except OSError as problem:
+        error = problem.errno or 0
+    report({"opened": len(kept), "error": errno.errorcode.get(error, "none")})
+
+
+def connections(limit: int) -> None:
+    """Connect to the gateway, `limit` times, and send the beginning of a request on each; then wait for a line of input."""
+    kept, failed = [], 0
+    for number in range(limit):
+        connection = socket.socket()
+        connection.settimeout(0.5)
+        try:
+            connection.connect(("10.200.0.1", (80, 443, 53)[number % 3]))
+            connection.send(b"G" if number % 3 == 0 else b"\x16\x03\x01\x02" if number % 3 == 1 else b"\x01")
+            kept.append(connection)
+        except OSError:
+            failed += 1
+            connection.close()
+    print(f"ready {len(kept)} {failed}", flush=True)
+    sys.stdin.readline()
+
+
+WAYS: dict[str, Callable[[int], None]] = {
+    "forks": forks, "memory": memory, "disk": disk, "inodes": inodes, "shared": shared, "descriptors": descriptors,
+    "connections": connections,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    WAYS[sys.argv[1]](int(sys.argv[2]))
