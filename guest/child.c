@@ -1,6 +1,6 @@
-/* The way from fork to exec: who the process is, where it runs, what its environment holds. Everything that is read here
- * (/etc/passwd, /etc/group, terminfo) belongs to the sandbox and may be hostile: sizes are bounded, and only regular files
- * are read. It happens in the child, so that PID 1 cannot be held up by it. */
+/* The way from fork to exec: who the process is, where it runs, what its environment holds. Everything that
+ * is read here (/etc/passwd, /etc/group, terminfo) belongs to the sandbox and may be hostile: sizes are
+ * bounded, and only regular files are read. It happens in the child, so that PID 1 cannot be held up by it. */
 #define _GNU_SOURCE
 #include "corral-init.h"
 
@@ -139,7 +139,8 @@ static bool resolve(const char *spec, struct identity *who)
 	return true;
 }
 
-/* PID 1 may read every process's environment (CAP_SYS_PTRACE, see tree.c); nothing that it starts may get that right. */
+/* PID 1 may read every process's environment (CAP_SYS_PTRACE, see tree.c); nothing that it starts may get
+ * that right. */
 static bool drop_capability(void)
 {
 	return prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) != 1 || !prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0);

@@ -1,6 +1,6 @@
-/* File operations from within, for runtimes whose kernel would not see what the host changes (gVisor). Run by PID 1 as the
- * sandbox's root; paths are absolute. Exit codes: 0 done, 2 nothing there, 3 wrong type, exists or not empty, 4 disk full,
- * 5 anything else; one line of text on stderr. */
+/* File operations from within, for runtimes whose kernel would not see what the host changes (gVisor). Run
+ * by PID 1 as the sandbox's root; paths are absolute. Exit codes: 0 done, 2 nothing there, 3 wrong type,
+ * exists or not empty, 4 disk full, 5 anything else; one line of text on stderr. */
 #define _GNU_SOURCE
 #include "corral-init.h"
 

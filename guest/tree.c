@@ -1,9 +1,10 @@
-/* Finding all processes that came from one of ours. A process group or a session is left by setsid, ancestry by a double
- * fork; the mark in the environment stays, unless a program clears or overwrites it. Together they find all but a process
- * that tries to hide; those end with the sandbox.
+/* Finding all processes that came from one of ours. A process group or a session is left by setsid,
+ * ancestry by a double fork; the mark in the environment stays, unless a program clears or overwrites it.
+ * Together they find all but a process that tries to hide; those end with the sandbox.
  *
- * To read the environment of another user's process PID 1 needs CAP_SYS_PTRACE in the sandbox's user namespace. The driver
- * grants it to PID 1 alone: children drop it from their bounding set before they run anything of the guest's. */
+ * To read the environment of another user's process PID 1 needs CAP_SYS_PTRACE in the sandbox's user
+ * namespace. The driver grants it to PID 1 alone: children drop it from their bounding set before they run
+ * anything of the guest's. */
 #define _GNU_SOURCE
 #include "corral-init.h"
 
@@ -55,7 +56,8 @@ static enum mark find_mark(pid_t pid, uint32_t id)
 	return MARK_NONE;
 }
 
-/* Fill `entry` from /proc/PID/stat; false for a zombie or what is gone. The command's name may hold any character. */
+/* Fill `entry` from /proc/PID/stat; false for a zombie or what is gone. The command's name may hold any
+ * character. */
 static bool read_entry(pid_t pid, struct entry *entry)
 {
 	char text[512], state;

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from corral.drivers.oci import OciDriver
+from corral.drivers.oci_places import Place
+from corral.drivers.oci_start import starting
 from corral.engine.ports import DriverStatus
 from corral.engine.session import Live, Session
 from corral.errors import Conflict, NotFound, Unsupported
@@ -443,6 +445,24 @@ async def test_failed_start_leaves_nothing_that_runs(world: World) -> None:
     ]
     await box.start()
     assert (await box.run("true"))[0] == 0
+
+
+async def test_cleaning_up_waits_for_a_start_of_an_earlier_daemon(world: World) -> None:
+    box = world.box("runc")
+    await world.driver.prepare(box.spec, box.template)
+    place = Place(RUN / "sandboxes" / box.spec.id)
+    with starting(place):
+        removing = asyncio.ensure_future(world.driver.remove(box.spec.id))
+        await asyncio.wait([removing], timeout=0.2)
+        assert not removing.done()
+    await removing
+    assert world.traces(box.spec.id) == []
+
+
+async def test_runc_lets_go_of_the_start_s_lock(world: World) -> None:
+    box = await world.started("runc")
+    with starting(Place(RUN / "sandboxes" / box.spec.id)):
+        pass
 
 
 async def test_what_does_not_run_is_refused(world: World) -> None:

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +27,7 @@ from corral.drivers.oci_exec import run_inside
 from corral.drivers.oci_host import UsableRuntimes, host_facts, probe_runtimes
 from corral.drivers.oci_places import Place, Record, Records
 from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
+from corral.drivers.oci_start import kill_all, starting
 from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener
 from corral.errors import Conflict, HostError, Unsupported
 from corral.host import mounts
@@ -154,15 +155,14 @@ class OciDriver:
         place = self._place(spec.id)
         sysfs = None if runtime.traits.own_kernel else await self._networks.sysfs(spec.id)
         await asyncio.to_thread(self._write_bundle, spec, template, runtime, sysfs)
-        fifos = [os.open(place.path / name, os.O_RDWR | os.O_CLOEXEC) for name in (IN_FIFO, OUT_FIFO)]
         try:
-            await runtime.start(spec.id, place.bundle, *fifos, suid=template.config.sudo)
+            with _fifos(place.path) as (stdin, stdout), starting(place) as hold:
+                await runtime.start(
+                    spec.id, place.bundle, stdin, stdout, suid=template.config.sudo, hold=hold
+                )
         except BaseException:
             await asyncio.shield(self._clear_processes(spec.id))
             raise
-        finally:
-            for fd in fifos:
-                os.close(fd)
 
     def _write_bundle(
         self, spec: SandboxSpec, template: Template, runtime: Runtime, sysfs: Path | None
@@ -284,7 +284,7 @@ class OciDriver:
     async def _clear_processes(self, sandbox: SandboxId) -> None:
         """Nothing of it runs afterwards, and no runtime knows it. Idempotent."""
         group = self._cgroup(sandbox)
-        await group.kill()
+        await kill_all(group, self._place(sandbox))
         await group.remove()
         await asyncio.to_thread(self._forget, sandbox)
 
@@ -388,6 +388,17 @@ class OciDriver:
         with self._first_process(sandbox) as pidfd:
             if pidfd is None:
                 raise _not_running()
+
+
+@contextlib.contextmanager
+def _fifos(place: Path) -> Iterator[tuple[int, int]]:
+    """PID 1's stdin and stdout."""
+    with contextlib.ExitStack() as opened:
+        fds: list[int] = []
+        for name in (IN_FIFO, OUT_FIFO):
+            fds.append(os.open(place / name, os.O_RDWR | os.O_CLOEXEC))
+            opened.callback(os.close, fds[-1])
+        yield fds[0], fds[1]
 
 
 def _not_running() -> Conflict:

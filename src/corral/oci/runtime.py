@@ -50,9 +50,12 @@ class Runtime:
         self._program = program
         self._state = state
 
-    async def start(self, container: str, bundle: Path, stdin: int, stdout: int, *, suid: bool) -> int:
-        """Start PID 1 with these descriptors; its process number on the host. Raises what `classify_failure`
-        says; then call `delete`.
+    async def start(
+        self, container: str, bundle: Path, stdin: int, stdout: int, *, suid: bool, hold: int
+    ) -> int:
+        """Start PID 1 with these descriptors; its process number on the host. The runtime keeps `hold` open
+        as long as it runs, also where it outlives the daemon. Raises what `classify_failure` says; then call
+        `forget`.
         """
         log = bundle / "runtime.log"
         pid_file = bundle / "pid"
@@ -64,6 +67,7 @@ class Runtime:
             ],
             stdin=stdin,
             stdout=stdout,
+            pass_fds=(hold,),
         )
         code = await _finish(child, _RUN_SECONDS)
         if code != 0:
