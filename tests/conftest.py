@@ -22,8 +22,10 @@ from corral.sdk.settings import Settings, settings
 START_SECONDS = 60.0
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
+def _data() -> Path:
+    """The tests' data directory; CORRAL_TEST_DATA names another one, so that two runs can go side by side."""
+    cache = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
+    return Path(os.environ.get("CORRAL_TEST_DATA") or cache / "test-data")
 
 
 @dataclass
@@ -148,7 +150,7 @@ def shared_daemon() -> Iterator[Daemon]:
     """One daemon for the whole run, with its templates."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    data = _cache() / "test-data"
+    data = _data()
     data.mkdir(parents=True, exist_ok=True)
     daemon = Daemon(data)
     daemon.start()
