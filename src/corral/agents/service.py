@@ -81,7 +81,7 @@ class AgentService:
         """The variables of every process of a sandbox. The token among them is worth nothing outside of it."""
         spec = sandbox.spec
         env = {**trust_environment(), **spec.env}
-        named = await self._existing(spec.tenant, spec.secrets)
+        named = await self._existing(spec.tenant, spec.secrets) if spec.secrets else []
         if not named:
             return env
         token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)

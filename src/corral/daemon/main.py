@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -84,6 +85,9 @@ async def _serve(places: Places, listen: str) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+        # What is loaded by now stays: no later collection need look at it.
+        gc.collect()
+        gc.freeze()
         log.info("serving %s%s", places.socket, f" and {address}" if address else "")
         try:
             await server.serve(sockets=sockets)

@@ -8,6 +8,7 @@ before it reads its first message; from then on it can open nothing that is not 
 import argparse
 import asyncio
 import encodings.idna
+import gc
 import logging
 import os
 import resource
@@ -147,6 +148,9 @@ def main() -> int:
     pricing.load()
     if options.uid is not None:
         drop_privileges(options.uid)
+    # What is loaded by now stays: no later collection need look at it.
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(sock, tls))
     return 0
