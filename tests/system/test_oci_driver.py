@@ -60,6 +60,9 @@ def layer() -> Iterator[tuple[RootStore, LayerDigest]]:
             note.write_text(store.add_layer(tree))
     yield store, LayerDigest(note.read_text())
     asyncio.run(store.close())
+    asyncio.run(detect().group("/corral-test-driver").remove())
+    mounts.unmount_below(RUN)  # runsc pins an empty network namespace in its state directory
+    shutil.rmtree(RUN)
 
 
 @dataclass
