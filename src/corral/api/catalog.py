@@ -79,7 +79,12 @@ async def list_secrets(caller: CallerDep) -> protocol.SecretList:
 
 @router.put("/secrets", tags=["secrets"], responses=documented())
 async def put_secret(caller: CallerDep, body: protocol.AddSecret) -> protocol.SecretInfo:
-    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox."""
+    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox.
+
+    The gateway dials `base_url` from this host's own network: only its operator may choose it.
+    """
+    if body.base_url is not None:
+        caller.check_operator("choosing the base URL of a secret")
     value = Secret.checked(body.value.get_secret_value())
     added = await caller.engine.secrets.add(caller.tenant, body.name, value, body.provider, body.base_url)
     return shapes.secret_info(added)
@@ -100,7 +105,8 @@ async def list_prices(caller: CallerDep) -> protocol.PriceList:
 
 @router.put("/prices", tags=["prices"], responses=documented())
 async def set_price(caller: CallerDep, body: protocol.SetPrice) -> Done:
-    """Set the price of a model, or of all models of a secret's endpoint."""
+    """Set the price of a model, or of all models of a secret's endpoint. The operator's only: it holds for all."""
+    caller.check_operator("setting prices")
     await caller.engine.prices.set(caller.tenant, ModelPrice(**body.model_dump()))
     return Done()
 
@@ -120,7 +126,8 @@ async def get_config(caller: CallerDep) -> protocol.Config:
 
 @router.put("/config/{key}", tags=["daemon"], responses=documented())
 async def set_config(caller: CallerDep, key: str, body: protocol.SetConfig) -> protocol.Config:
-    """Change a setting; what it touches follows at once unless the documentation says otherwise."""
+    """Change a setting of the daemon, as its operator; it holds at once unless the documentation says otherwise."""
+    caller.check_operator("changing settings")
     await caller.engine.config_set(key, body.value)
     return protocol.Config(values=caller.engine.config_get())
 

@@ -8,9 +8,10 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Path, Query
 from starlette.requests import Request
 
+from corral.api.guard import over_unix_socket
 from corral.engine.engine import Engine
-from corral.errors import InvalidInput
-from corral.model.ids import ProcessId, TenantId, check_guest_path
+from corral.errors import Forbidden, InvalidInput
+from corral.model.ids import DEFAULT_TENANT, ProcessId, TenantId, check_guest_path
 from corral.protocol.base import MAX_REF
 from corral.protocol.processes import MAX_PROCESS_ID
 
@@ -20,15 +21,27 @@ Authenticate = Callable[[Request], Awaitable[TenantId]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated request's tenant, and the engine that serves it."""
+    """An authenticated request's tenant, and the engine that serves it. `local`: it came over the unix socket, so its
+    sender may read and write this host's files anyway."""
 
     tenant: TenantId
     engine: Engine
+    local: bool
+
+    def check_host_path(self, what: str, hint: str) -> None:
+        """Raise Forbidden unless the caller may name files of this host. The daemon reads and writes them as root."""
+        if not self.local:
+            raise Forbidden(f"{what} may be named over the daemon's unix socket only", hint)
+
+    def check_operator(self, what: str) -> None:
+        """Raise Forbidden unless the caller is the operator of this host, whose choices bind all tenants."""
+        if self.tenant != DEFAULT_TENANT:
+            raise Forbidden(f"{what} is for the operator of this host only")
 
 
 async def _caller(request: Request) -> Caller:
     authenticate: Authenticate = request.app.state.authenticate
-    return Caller(await authenticate(request), request.app.state.engine)
+    return Caller(await authenticate(request), request.app.state.engine, over_unix_socket(request.scope))
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

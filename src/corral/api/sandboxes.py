@@ -66,6 +66,8 @@ async def create_sandbox(
     With `Accept: text/event-stream` the answer is a stream of `progress` events, then one `result` (the sandbox) or
     `error`; when the client goes before the result, the sandbox is not made.
     """
+    if body.repo is not None and not body.repo.startswith("https://"):
+        caller.check_host_path("a repository on the daemon's host", "give the https URL of a repository")
     if "text/event-stream" not in accept:
         return shapes.sandbox_info(
             await caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
@@ -205,6 +207,9 @@ async def get_diff(caller: CallerDep, ref: RefPath) -> Response:
 
 @router.post("/sandboxes/{ref}/pull", tags=["repos"], responses=documented())
 async def pull(caller: CallerDep, ref: RefPath, body: protocol.PullRequest | None = None) -> Pulled:
-    """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host."""
+    """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host. Unix socket only."""
+    caller.check_host_path(
+        "a clone on the daemon's host", "read the changes with `corral diff`, or pull on the host itself"
+    )
     target = body.target if body else None
     return Pulled(result=await caller.engine.repos.pull(caller.tenant, ref, target))

@@ -72,7 +72,7 @@ class CreateSandbox(Request):
         default=None, description="The coding agent that it is for.", examples=["claude"]
     )
     repo: Text | None = Field(
-        default=None, description="Absolute path on the daemon's host, or HTTPS URL, to clone."
+        default=None, description="HTTPS URL to clone; over the unix socket also an absolute path on the host."
     )
     branch: Text | None = Field(default=None, description="Branch to work on; `auto` for `corral/NAME`.")
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import httpx2
 import pytest
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.app import create_app
 from corral.cli.app import App
@@ -512,6 +513,8 @@ def engine() -> FakeEngine:
 async def _authenticate(request: Request) -> TenantId:
     if request.headers.get("authorization", "") == "Bearer wrong":
         raise Unauthenticated("the API key is not valid")
+    if request.headers.get("authorization", "") == "Bearer of-acme":
+        return TenantId("acme")
     return TENANT
 
 
@@ -540,11 +543,20 @@ async def async_client(app: Any) -> AsyncIterator[AsyncClient]:
         yield client
 
 
+def over_unix_socket(app: ASGIApp) -> ASGIApp:
+    """`app` as a server on a unix socket calls it."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "server": ("/run/corral/api.sock", None)}, receive, send)
+
+    return served
+
+
 class BridgeTransport(httpx2.BaseTransport):
     """An ASGI application for a synchronous client: the application runs in an event loop of another thread."""
 
     def __init__(self, app: Any) -> None:
-        self._asgi = httpx2.ASGITransport(app=app)
+        self._asgi = httpx2.ASGITransport(app=over_unix_socket(app))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()

@@ -209,3 +209,50 @@ def test_a_unix_socket_needs_no_name_but_its_pages_are_checked_g11() -> None:
 )
 def test_host_of(authority: str, host: str) -> None:
     assert host_of(authority) == host
+
+
+# -- what a request over TCP may not name ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "repo", ["/etc", "/home/someone/project", "file:///etc", "HTTPS://example.org/x", "."]
+)
+async def test_a_path_of_the_host_is_no_repository_over_tcp(
+    http: httpx2.AsyncClient, engine: Any, repo: str
+) -> None:
+    response = await http.post("/v1/sandboxes", json={"repo": repo})
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+    assert "https URL" in response.json()["hint"]
+    assert not engine.sandboxes.requests
+
+
+async def test_an_https_url_is_a_repository_over_tcp(http: httpx2.AsyncClient, engine: Any) -> None:
+    assert (await http.post("/v1/sandboxes", json={"repo": "https://example.org/a/b"})).status_code == 201
+    assert engine.sandboxes.requests[0].repo == "https://example.org/a/b"
+
+
+@pytest.mark.parametrize("body", [None, {}, {"target": "/srv/clone"}])
+async def test_nothing_is_pulled_into_the_host_over_tcp(http: httpx2.AsyncClient, body: object) -> None:
+    box = (await http.post("/v1/sandboxes", json={})).json()["id"]
+    response = await http.post(f"/v1/sandboxes/{box}/pull", json=body)
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+    assert "corral diff" in response.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/config/egress.networks", {"value": "10.0.0.0/8"}),
+        (
+            "/v1/prices",
+            {"secret": "a", "model": "m", "input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
+        ),
+        ("/v1/secrets", {"name": "anthropic", "value": "sk-0123456789abcdef", "base_url": "http://127.0.0.1:1"}),
+    ],
+)
+async def test_what_binds_all_tenants_is_the_operators(
+    http: httpx2.AsyncClient, path: str, body: object
+) -> None:
+    assert (await http.put(path, json=body)).status_code == 200
+    response = await http.put(path, json=body, headers={"authorization": "Bearer of-acme"})
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
