@@ -39,8 +39,12 @@ async def read(content: StreamReader, count: Callable[[int], None]) -> bytes:
     """
     parts = bytearray()
     while True:
-        async with asyncio.timeout(IDLE):
-            chunk = await content.readany()
+        if content.is_eof():
+            # It came together with the head, as most do.
+            chunk = content.read_nowait()
+        else:
+            async with asyncio.timeout(IDLE):
+                chunk = await content.readany()
         if not chunk:
             return bytes(parts)
         parts += chunk

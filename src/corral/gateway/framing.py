@@ -6,7 +6,7 @@ fields. Here is what it lets through and the gateway does not. All functions are
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_LINE = 16 * 1024
@@ -15,6 +15,7 @@ MAX_FIELDS = 200
 MAX_HEAD = 64 * 1024
 
 Fields = Sequence[tuple[bytes, bytes]]
+Named = Mapping[bytes, list[bytes]]
 
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -64,12 +65,10 @@ def check(method: str, target: str, version: tuple[int, int], fields: Fields) ->
         return bad
     if sum(len(name) + len(value) for name, value in fields) > MAX_HEAD:
         return BadRequest(431, f"the header fields are larger than {MAX_HEAD} bytes")
-    for name, value in fields:
-        if _CONTROL.search(value):
-            return BadRequest(400, "a header field holds a control character")
-        if name.lower() == b"http2-settings":
-            return BadRequest(400, "HTTP/2 is not spoken on this port")
-    return _check_body(fields) or _check_connection(fields)
+    if any(_CONTROL.search(value) for _, value in fields):
+        return BadRequest(400, "a header field holds a control character")
+    named = by_name(fields)
+    return _check_body(named) or _check_connection(named)
 
 
 def _check_target(method: str, target: str) -> BadRequest | None:
@@ -84,10 +83,10 @@ def _check_target(method: str, target: str) -> BadRequest | None:
     return None
 
 
-def _check_body(fields: Fields) -> BadRequest | None:
-    lengths = values(fields, b"content-length")
-    codings = values(fields, b"transfer-encoding")
-    if len(values(fields, b"host")) != 1:
+def _check_body(named: Named) -> BadRequest | None:
+    lengths = named.get(b"content-length", [])
+    codings = named.get(b"transfer-encoding", [])
+    if len(named.get(b"host", [])) != 1:
         return BadRequest(400, "exactly one Host field is needed")
     if codings and lengths:
         return BadRequest(400, "Content-Length and Transfer-Encoding exclude each other")
@@ -98,29 +97,35 @@ def _check_body(fields: Fields) -> BadRequest | None:
     return None
 
 
-def _check_connection(fields: Fields) -> BadRequest | None:
-    if _END_TO_END & connection_options(fields):
+def _check_connection(named: Named) -> BadRequest | None:
+    if _END_TO_END & _options(named):
         return BadRequest(400, "Connection names a field that belongs to the message")
-    if any(value.strip().lower() == b"h2c" for value in values(fields, b"upgrade")):
+    if b"http2-settings" in named or any(
+        value.strip().lower() == b"h2c" for value in named.get(b"upgrade", [])
+    ):
         return BadRequest(400, "HTTP/2 is not spoken on this port")
     return None
 
 
-def values(fields: Fields, name: bytes) -> list[bytes]:
-    """The values of all fields of a lower-case name."""
-    return [value for key, value in fields if key.lower() == name]
+def by_name(fields: Fields) -> Named:
+    """The values of the fields by lower-case name."""
+    named: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        named.setdefault(name.lower(), []).append(value)
+    return named
 
 
-def connection_options(fields: Fields) -> frozenset[bytes]:
+def _options(named: Named) -> frozenset[bytes]:
     """What the Connection fields name, in lower case."""
     return frozenset(
-        option.strip().lower() for value in values(fields, b"connection") for option in value.split(b",")
+        option.strip().lower() for value in named.get(b"connection", []) for option in value.split(b",")
     )
 
 
 def wants_upgrade(fields: Fields) -> bool:
     """Whether another protocol is asked for."""
-    return bool(values(fields, b"upgrade")) or b"upgrade" in connection_options(fields)
+    named = by_name(fields)
+    return b"upgrade" in named or b"upgrade" in _options(named)
 
 
 def end_to_end(fields: Fields) -> list[tuple[str, str]]:
@@ -128,11 +133,11 @@ def end_to_end(fields: Fields) -> list[tuple[str, str]]:
 
     Raises UnicodeDecodeError for a value that is not UTF-8, which could not be sent on byte for byte.
     """
-    dropped = _HOP_BY_HOP | connection_options(fields)
+    dropped = _HOP_BY_HOP | _options(by_name(fields))
     return [
         (name.decode("ascii"), value.decode("utf-8"))
         for name, value in fields
-        if name.lower() not in dropped and not name.lower().startswith(_OWN_PREFIX)
+        if (lower := name.lower()) not in dropped and not lower.startswith(_OWN_PREFIX)
     ]
 
 
@@ -140,7 +145,8 @@ def check_response(fields: Fields) -> BadRequest | None:
     """What makes an upstream's answer unacceptable (G-75, G-98)."""
     if any(_CONTROL.search(value) for _, value in fields):
         return BadRequest(502, "the server's answer holds a control character in a header field")
-    lengths = {value.strip() for value in values(fields, b"content-length")}
-    if len(lengths) > 1 or (lengths and values(fields, b"transfer-encoding")):
+    named = by_name(fields)
+    lengths = {value.strip() for value in named.get(b"content-length", [])}
+    if len(lengths) > 1 or (lengths and b"transfer-encoding" in named):
         return BadRequest(502, "the length of the server's answer is ambiguous")
     return None

@@ -72,10 +72,13 @@ class LibraryPrice:
     def cost(self, counts: Counts, tier: str, at: datetime) -> int:
         """Micro-dollars."""
         context = ("speed" if self.provider.id == "anthropic" else "service_tier", tier) if tier else None
-        rates = _rates(self.provider.id, self.model.id, context, at.date())
-        if rates is not None:
-            return micro(rates.total(counts))
-        return micro(self.exact(counts, context, at))
+        key = (self.provider.id, self.model.id, context, at.date())
+        steps = _steps(*key)
+        if steps is None:
+            return micro(self.exact(counts, context, at))
+        size = counts.input + counts.cache_read + counts.cache_write
+        step = max((start for start in steps if start < size), default=0)
+        return micro(_rates(*key, step, steps[0] if steps else _PROBE).total(counts))
 
     def exact(self, counts: Counts, context: tuple[str, str] | None, at: datetime) -> Decimal:
         """US dollars, as the library computes them."""
@@ -95,8 +98,8 @@ class LibraryPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """US dollars per token or search, for a model whose price does not depend on how many there are. The
-    library takes a quarter of a millisecond per call, which all other calls of the gateway would wait for.
+    """US dollars per token or search, for inputs of a range of sizes. The library takes a quarter of a
+    millisecond per call, which all other calls of the gateway would wait for.
     """
 
     input: Decimal
@@ -118,33 +121,46 @@ class _Rates:
 
 
 @lru_cache(maxsize=1024)
-def _rates(provider_id: str, model_id: str, context: tuple[str, str] | None, day: date) -> _Rates | None:
-    """The rates of a model on a day, asked of the library kind by kind; None if they depend on the amount or
-    the hour.
-    """
+def _steps(
+    provider_id: str, model_id: str, context: tuple[str, str] | None, day: date
+) -> tuple[int, ...] | None:
+    """Sizes of the input above which other rates apply, ascending; None if the rates depend on the hour."""
     price = _by_id(provider_id, model_id)
     if price is None:
         return None
-    at = datetime.combine(day, time(12), UTC)
-    prices = price.model.get_prices(at, dict([context]) if context is not None else None)
-    constraints = (
-        [item.constraint for item in price.model.prices] if isinstance(price.model.prices, list) else []
-    )
+    listed = price.model.prices if isinstance(price.model.prices, list) else []
+    constraints = [item.constraint for item in listed]
     constraints += [variant.constraint for variant in price.model.price_variants or []]
-    tiered = any(isinstance(value, TieredPrices) for value in vars(prices).values())
-    if tiered or any(isinstance(constraint, TimeOfDateConstraint) for constraint in constraints):
+    if any(isinstance(constraint, TimeOfDateConstraint) for constraint in constraints):
         return None
+    at = datetime.combine(day, time(12), UTC)
+    prices = vars(price.model.get_prices(at, dict([context]) if context is not None else None)).values()
+    return tuple(
+        sorted({tier.start for item in prices if isinstance(item, TieredPrices) for tier in item.tiers})
+    )
 
-    def one(**counts: int) -> Decimal:
-        return price.exact(Counts(**counts), context, at) / _PROBE
+
+@lru_cache(maxsize=1024)
+def _rates(
+    provider_id: str, model_id: str, context: tuple[str, str] | None, day: date, step: int, first: int
+) -> _Rates:
+    """The rates of a model on a day for inputs larger than `step`, asked of the library kind by kind."""
+    price = _by_id(provider_id, model_id)
+    if price is None:
+        raise Forbidden(f"no price of model {model_id!r} is known", "use `corral price set` on the host")
+    at = datetime.combine(day, time(12), UTC)
+    size = step + 1 if step else first
+
+    def ask(**counts: int) -> Decimal:
+        return price.exact(Counts(**counts), context, at)
 
     return _Rates(
-        input=one(input=_PROBE),
-        output=one(output=_PROBE),
-        cache_read=one(cache_read=_PROBE),
-        cache_write=one(cache_write=_PROBE),
-        cache_write_1h=one(cache_write=_PROBE, cache_write_1h=_PROBE),
-        web_search=one(web_searches=_PROBE),
+        input=ask(input=size) / size,
+        output=(ask(input=size, output=_PROBE) - ask(input=size)) / _PROBE,
+        cache_read=ask(cache_read=size) / size,
+        cache_write=ask(cache_write=size) / size,
+        cache_write_1h=ask(cache_write=size, cache_write_1h=size) / size,
+        web_search=(ask(input=size, web_searches=_PROBE) - ask(input=size)) / _PROBE,
     )
 
 
@@ -195,6 +211,7 @@ class PriceBook:
         return _find(provider.id if provider is not None else secret.provider.value, model)
 
 
+@lru_cache(maxsize=256)
 def _provider_by_url(base_url: str) -> LibraryProvider | None:
     try:
         return data_snapshot.get_snapshot().find_provider(None, None, base_url)

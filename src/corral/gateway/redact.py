@@ -47,6 +47,12 @@ class Forms:
         self.longest = len(self.patterns[0])
         self.firsts = {pattern[:1] for pattern in self.patterns}
 
+    def occur_in(self, data: bytes) -> bool:
+        """Whether there is a hit: one plain search per form, many times as fast as the expression of them
+        all.
+        """
+        return any(pattern in data for pattern in self.patterns)
+
     def pending(self, tail: bytes) -> int:
         """How many bytes at the end of `tail` could be the beginning of a hit."""
         return max((len(tail) - at for at in self._starts(tail)), default=0)
@@ -73,12 +79,15 @@ class Redactor:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that can be passed on now."""
-        data = self._held + data
-        done = 0
-        for match in self._forms.search.finditer(data):
-            done = match.end()
+        data = self._held + data if self._held else data
+        longest = self._forms.longest
+        if not self._forms.occur_in(data):
+            cut = len(data) - self._forms.pending(data[-longest + 1 :])
+            self._held = data[cut:]
+            return data[:cut]
+        done = max(match.end() for match in self._forms.search.finditer(data))
         # Only behind the last hit: its own end may look like the beginning of another.
-        cut = len(data) - self._forms.pending(data[max(done, len(data) - self._forms.longest + 1) :])
+        cut = len(data) - self._forms.pending(data[max(done, len(data) - longest + 1) :])
         self._held = data[cut:]
         return self._forms.search.sub(self._replace, data[:cut])
 

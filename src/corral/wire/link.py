@@ -259,8 +259,9 @@ class Deframer:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    """A value of a message as JSON can hold it."""
+    if isinstance(value, str | int) and not isinstance(value, Enum):
+        return value
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
@@ -269,7 +270,12 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Secret):
         return value.reveal()
-    return value
+    return {name: _plain(getattr(value, name)) for name in _names(value.__class__)}
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
 
 
 def _build(cls: type, body: Any) -> Any:
