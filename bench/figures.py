@@ -37,12 +37,14 @@ class Row:
     """One claim: Corral's figure, yardsticks of the same unit, and what is asked of it.
 
     `budget` is the design's absolute value, shown only: machines differ. `bounds` name yardsticks and the worst ratio
-    (Corral's median to the yardstick's) that is accepted. `remark` tells what the comparison means and where it is weak.
+    (Corral's median to the yardstick's) that is accepted. `parts` are shown below and compared with nothing. `remark` tells
+    what the comparison means and where it is weak.
     """
 
     title: str
     ours: Figure
     yardsticks: tuple[Figure, ...] = ()
+    parts: tuple[Figure, ...] = ()
     budget: float | None = None
     bounds: Mapping[str, float] = field(default_factory=dict)
     more_is_better: bool = False
@@ -83,7 +85,7 @@ class Row:
                 return ""
             return f"budget {self._sign} {number(self.budget)} {figure.unit}: {'met' if self.within_budget else 'missed'}"
         ratio = self.ratio(figure)
-        if ratio is None:
+        if ratio is None or figure in self.parts:
             return ""
         text = f"{ratio:.2f} ×"
         if figure.who in self.bounds:
@@ -100,6 +102,7 @@ class Row:
                 {**_figure_json(figure), "ratio": self.ratio(figure), "bound": self.bounds.get(figure.who)}
                 for figure in self.yardsticks
             ],
+            "parts": [_figure_json(figure) for figure in self.parts],
             "budget": self.budget,
             "within_budget": self.within_budget,
             "missed": self.missed(),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.clock import call
+from bench.clock import call, cpu_seconds
 
 _SCRIPT = """
 wrk.method = "POST"
@@ -29,20 +29,22 @@ class Load:
     p50: float
     p90: float
     best: float
+    cpu_seconds: float
 
     @property
-    def rate(self) -> float:
-        """Requests a second."""
-        return self.requests / self.seconds
+    def per_core(self) -> float:
+        """Requests for each second of CPU that the process under test used: what one core carries."""
+        return self.requests / self.cpu_seconds if self.cpu_seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send what. `netns`: the namespace to send from; None is this one."""
+    """Where to send what. `netns`: the namespace to send from; None is this one. `pid`: the process under test."""
 
     url: str
     headers: Mapping[str, str]
     netns: Path | None = None
+    pid: int | None = None
 
 
 def run(target: Target, body: str, work: Path, *, connections: int, seconds: int, cpu: Sequence[str]) -> Load:
@@ -56,14 +58,25 @@ def run(target: Target, body: str, work: Path, *, connections: int, seconds: int
         _SCRIPT % (body, "\n".join(f"wrk.headers[{name!r}] = {value!r}" for name, value in headers.items()))
     )
     enter = ["nsenter", f"--net={target.netns}"] if target.netns else []
+    before = _used(target)
     said = call(
         *cpu, *enter, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout=10s", "-s", script, target.url
     )  # fmt: skip
+    used = _used(target) - before
     found = json.loads(
         next(line for line in said.splitlines() if line.startswith("JSON")).removeprefix("JSON")
     )
     if found["failed"] or not found["requests"]:
         raise RuntimeError(f"{target.url}: {found['failed']} of {found['requests']} requests failed")
     return Load(
-        found["requests"], found["usec"] / 1e6, found["p50"] / 1e3, found["p90"] / 1e3, found["min"] / 1e3
+        found["requests"],
+        found["usec"] / 1e6,
+        found["p50"] / 1e3,
+        found["p90"] / 1e3,
+        found["min"] / 1e3,
+        used,
     )
+
+
+def _used(target: Target) -> float:
+    return 0.0 if target.pid is None else cpu_seconds(target.pid)

@@ -11,10 +11,10 @@ _HEAD = ("what", "who", "median", "best", "p90", "n", "ratio or budget")
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A Markdown table that can be read as plain text too: Corral's line of each row, then its yardsticks'."""
+    """A Markdown table that can be read as plain text too: Corral's line of each row, its parts, then its yardsticks."""
     lines = [_HEAD]
     for row in rows:
-        for figure in (row.ours, *row.yardsticks):
+        for figure in (row.ours, *row.parts, *row.yardsticks):
             first = figure is row.ours
             lines.append(
                 (

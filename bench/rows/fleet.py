@@ -105,10 +105,8 @@ def _idle(title: str, ours: _Memory, bare: _Memory, n: int, budget: float | None
     return Row(
         title,
         Figure.single("host memory each", "MiB", ours.host, n),
-        (
-            Figure.single("bare runc, host memory each", "MiB", bare.host, FLEET),
-            Figure.single("of it: pages of its processes", "MiB", ours.processes, n),
-        ),
+        (Figure.single("bare runc, host memory each", "MiB", bare.host, FLEET),),
+        parts=(Figure.single("of it: pages of its processes", "MiB", ours.processes, n),),
         budget=budget,
         remark=(
             "the difference of MemAvailable before and after, so kernel memory and the growth of both daemon processes "
@@ -125,10 +123,8 @@ def _at_rest(stand: Stand) -> Iterator[Row]:
     yield Row(
         f"daemon's memory with {FLEET} sandboxes",
         Figure.single("engine + gateway, RSS", "MiB", sum(map(rss, pids.values())) / MIB),
-        (
-            *(Figure.single(f"of it: {name}", "MiB", rss(pid) / MIB) for name, pid in pids.items()),
-            Figure.single("dockerd + containerd, RSS", "MiB", sum(map(rss, stand.docker.pids)) / MIB),
-        ),
+        (Figure.single("dockerd + containerd, RSS", "MiB", sum(map(rss, stand.docker.pids)) / MIB),),
+        parts=tuple(Figure.single(f"of it: {name}", "MiB", rss(pid) / MIB) for name, pid in pids.items()),
         budget=150,
         remark="Docker's two daemons have at most one container at this moment, which favours them.",
     )
@@ -149,10 +145,8 @@ def _listing(stand: Stand) -> Row:
     return Row(
         f"corral ls, {FLEET} sandboxes",
         Figure.of("corral ls", "ms", repeat(n, by_cli)),
-        (
-            Figure.of("the same by API", "ms", repeat(n, stand.client.list_sandboxes)),
-            Figure.of("docker ps, at most 1 container", "ms", repeat(n, lambda: stand.docker.call("ps"))),
-        ),
+        (Figure.of("docker ps, at most 1 container", "ms", repeat(n, lambda: stand.docker.call("ps"))),),
+        parts=(Figure.of("the same by API", "ms", repeat(n, stand.client.list_sandboxes)),),
         remark="most of it is Python starting and loading the client.",
     )
 

@@ -50,6 +50,12 @@ def test_missed_budget_is_shown_and_is_no_missed_ratio() -> None:
     assert row.as_json()["within_budget"] is False
 
 
+def test_parts_are_shown_and_compared_with_nothing() -> None:
+    row = Row("row", Figure.single("all", "MiB", 3.0), parts=(Figure.single("some", "MiB", 1.0),))
+    assert "some" in table([row])
+    assert "×" not in table([row])
+
+
 def test_table_lines_have_one_width() -> None:
     rows = [Row("a row", Figure.single("x", "ms", 1.0), (Figure.single("longer name", "ms", 1234.5),))]
     lines = table(rows).splitlines()
