@@ -576,7 +576,9 @@ async def test_memory_and_disk_have_limits(world: World) -> None:
     code, _, _ = await box.run("python3", "-c", "x = bytearray(200_000_000)")
     assert code == 137
     assert (await world.driver.stats(box.spec.id)).oom_kills > 0
-    assert (await box.sh("head -c 100000000 /dev/zero >/home/user/big"))[0] != 0
+    code, _, err = await box.run("sh", "-c", "head -c 100000000 /dev/zero >/home/user/big")
+    assert code != 0
+    assert b"quota" in err, "the reason must get out"
     assert (await box.sh("rm /home/user/big; sync"))[0] == 0
     assert await box.sh("echo alive") == (0, "alive\n")
 

@@ -145,7 +145,7 @@ async def test_a_commit_keeps_everything_for_any_tenant(
     place = store.create_sandbox(ONE, 100 * MIB, BASE)
     await mount_root(_paths(store, layer), place, target, BASE)
     _change(target)
-    (place / "io" / "1.out").write_text("output")
+    (store.spool_dir(ONE) / "1.out").write_text("output")
     committed = store.commit(ONE, BASE)
     (target / "after").write_text("not in the commit")
     await unmount_root(target)
@@ -217,8 +217,11 @@ def _as_user(uid: int, folder: Path, work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-async def test_a_subvolume_made_by_the_guest_escapes_neither_quota_nor_removal(store: RootStore) -> None:
-    place = store.create_sandbox(ONE, 16 * MIB, BASE)
+async def test_a_subvolume_made_by_the_guest_escapes_neither_quota_nor_removal(
+    store: RootStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.rootfs.store.SPOOL_BYTES", 16 * MIB)
+    store.create_sandbox(ONE, 16 * MIB, BASE)
 
     def nest() -> None:
         btrfs.create_subvolume(Path("escape"))
@@ -226,9 +229,9 @@ async def test_a_subvolume_made_by_the_guest_escapes_neither_quota_nor_removal(s
         btrfs.set_read_only(Path("escape"))
         _write(Path("escape/deeper/big"), 32 * MIB)
 
-    # A sandbox sees `io` by a bind mount, with its own root's ids.
-    assert _as_user(BASE, place / "io", nest) == errno.EDQUOT
-    assert store.usage(ONE) <= 16 * MIB
+    # A sandbox sees its spool by a bind mount, with its own root's ids.
+    assert _as_user(BASE, store.spool_dir(ONE), nest) == errno.EDQUOT
+    assert btrfs.usage(store.spool_dir(ONE)) <= 16 * MIB
     committed = store.commit(ONE, BASE)
     assert {entry.name for entry in store.layer_path(committed).parent.iterdir()} == {"upper", "layer.json"}
     store.remove_sandbox(ONE)
@@ -267,7 +270,7 @@ async def test_removal_takes_trees_of_any_shape(any_store: RootStore) -> None:
     for name in ("new\nline", "\udcff\udcfe", "-rf", "\x1b[2J"):
         (place / "upper" / name).mkdir()
     _deep(place / "upper")
-    _deep(place / "io")
+    _deep(any_store.spool_dir(ONE))
     if any_store.quota:
         any_store.commit(ONE, BASE)
     else:  # a copy goes by path, and refuses what has none

@@ -373,7 +373,7 @@ class OciDriver:
         return Place(self._run_dir / "sandboxes" / sandbox)
 
     def _spool(self, sandbox: SandboxId) -> Path:
-        return self._store.sandbox_dir(sandbox) / "io"
+        return self._store.spool_dir(sandbox)
 
     def _cgroup_name(self, sandbox: SandboxId) -> str:
         return f"{self._cgroup_root}/{sandbox}"

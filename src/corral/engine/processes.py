@@ -19,6 +19,8 @@ from corral.wire import guest
 CHUNK = 128 * 1024
 KEPT_ENDED = 100
 """Ended processes that a sandbox remembers, with their output."""
+KEPT_BYTES = 128 * 1024 * 1024
+"""Output of ended processes that a sandbox remembers."""
 MAX_PROCESSES = 1000
 MAX_TIMEOUT = 30 * 24 * 3600.0
 DEFAULT_OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -275,8 +277,14 @@ class Processes:
                 await session.send(guest.kill(live.info.id))
 
     async def _trim(self, session: Session) -> None:
+        """Forget the oldest ended processes that are too many, or whose output is too much, to keep."""
         ended = [live for _, live in sorted(session.processes.items()) if live.ended]
-        for live in ended[: max(len(ended) - KEPT_ENDED, 0)]:
+        kept = sum(live.kept for live in ended)
+        surplus = len(ended) - KEPT_ENDED
+        for number, live in enumerate(ended):
+            if number >= surplus and kept <= KEPT_BYTES:
+                return
+            kept -= live.kept
             await session.forget(live)
 
 

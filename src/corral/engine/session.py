@@ -48,6 +48,12 @@ class Live:
         return self.info.exit is not None
 
     @property
+    def kept(self) -> int:
+        """Bytes of its output that are on disk."""
+        written = self.report.stdout + self.report.stderr if self.report else 0
+        return written - sum(self.freed.values())
+
+    @property
     def window(self) -> int:
         """Bytes of stdin that may be sent now."""
         consumed = self.report.stdin_consumed if self.report else 0
@@ -218,8 +224,13 @@ class Session:
     def _end(self, live: Live, exit: Exit) -> None:
         live.info = replace(live.info, exit=exit)
         live.stdin_open = False
-        self._link.save_process(live.info)
         live.change.notify()
+        try:
+            self._link.save_process(live.info)
+        except CorralError as error:  # the guest keeps the record too, until it is told to forget it
+            log.error(
+                "sandbox %s: the end of process %s could not be noted: %s", self._label, live.info.id, error
+            )
 
     def _bound(self, live: Live, report: guest.Report) -> None:
         for stream, size in ((Stream.STDOUT, report.stdout), (Stream.STDERR, report.stderr)):

@@ -1,8 +1,9 @@
 """Templates: built, imported, made from a sandbox, looked up."""
 
 import asyncio
+import contextlib
 import secrets as randomness
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from corral.engine.ports import Clock, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
@@ -28,6 +29,8 @@ class Templates:
         self._clock = clock
         self._build_agent_layer = build_agent_layer
         self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
+        self._holders = 0
+        self._prune_wanted = False
 
     async def list(self, tenant: TenantId) -> list[Template]:
         """A tenant's templates, oldest first."""
@@ -55,14 +58,14 @@ class Templates:
 
     async def build_base(self, tenant: TenantId, progress: Progress = silent) -> Template:
         """The `base` template of this version of Corral; built where its layers are missing."""
-        async with self._lock(tenant, BASE):
+        async with self._lock(tenant, BASE), self.holding_layers():
             layers = await self._layers.base(progress)
             return await self._keep(tenant, BASE, layers, TemplateConfig(env=dict(_BASE_ENV)), source=BASE)
 
     async def build_agent(self, tenant: TenantId, agent: str, progress: Progress = silent) -> Template:
         """The template with an agent's program on top of `base`; built in a sandbox where it is missing or out of date."""
         base = await self.build_base(tenant, progress)
-        async with self._lock(tenant, agent):
+        async with self._lock(tenant, agent), self.holding_layers():
             source = f"agent:{agent}"
             for template in await self._store.templates(tenant):
                 if template.name == agent and template.source == source and template.parent == base.id:
@@ -79,7 +82,7 @@ class Templates:
         check_name(name, "template name")
         if name == BASE:
             raise Conflict("`base` is Corral's own template", "choose another name")
-        async with self._lock(tenant, name):
+        async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.image(reference, progress)
             config = TemplateConfig(
                 env=image.env, user=image.user or "root", workdir=image.workdir or "/", sudo=False
@@ -104,7 +107,23 @@ class Templates:
         """No longer offer a template; its layers go once nothing uses them."""
         template = await self.get(tenant, ref)
         await self._store.remove_template(template.id)
-        await self._layers.prune(await self._store.layers_in_use())
+        self._prune_wanted = True
+        await self._prune()
+
+    @contextlib.asynccontextmanager
+    async def holding_layers(self) -> AsyncIterator[None]:
+        """Within it no layer is removed: a new one is not in use until its template is in the store."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            await self._prune()
+
+    async def _prune(self) -> None:
+        if self._prune_wanted and self._holders == 0:
+            self._prune_wanted = False
+            await self._layers.prune(await self._store.layers_in_use())
 
     async def _keep(
         self,

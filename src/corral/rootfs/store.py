@@ -3,7 +3,8 @@
 ```
 DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (sparse) mounted here
   layers/HEX/          upper/ (the tree) and layer.json; read-only
-  sandboxes/ID/        upper/ and work/ of its overlay, io/ for the output of its processes
+  sandboxes/ID/        upper/ and work/ of its overlay
+  spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
   tmp/                 what is being made or removed
 DATA/store.json        the kind of this store, which never changes
 ```
@@ -11,7 +12,7 @@ DATA/store.json        the kind of this store, which never changes
 Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
 removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
 
-Only root may enter `layers`, `sandboxes` and `tmp`: they hold setuid programs that anyone may have put into
+Only root may enter `layers`, `sandboxes`, `spools` and `tmp`: they hold setuid programs that anyone may have put into
 an image.
 """
 
@@ -20,7 +21,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
@@ -32,6 +33,9 @@ from corral.rootfs.volumes import remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MAX_IDS = 2**32 - 65536
+
+SPOOL_BYTES = 512 * 1024 * 1024
+"""Disk that the kept output of a sandbox's processes may take, beside the sandbox's own limit."""
 
 
 class RootStore:
@@ -82,51 +86,52 @@ class RootStore:
     # Sandboxes
 
     def create_sandbox(self, sandbox: SandboxId, quota_bytes: int, uid_base: int) -> Path:
-        """The directory of a sandbox, with `upper`, `work` and `io`, made where it is missing; its limit is
-        set anew.
+        """The directory of a sandbox, with `upper` and `work`, and its spool, made where they are missing; its
+        limit is set anew.
 
-        `upper` and `io` belong to `uid_base`, the sandbox's root. Files above the limit fail with EDQUOT.
+        `upper` and the spool belong to `uid_base`, the sandbox's root. Files above the limit fail with EDQUOT.
         """
         if not 0 < uid_base <= _MAX_IDS or quota_bytes <= 0:
             raise InternalError(f"no sandbox can have ids from {uid_base} and {quota_bytes} bytes of disk")
         place = self.sandbox_dir(sandbox)
         with _public("make a sandbox's directory"):
+            if not self.spool_dir(sandbox).is_dir():
+                self._make(self.spool_dir(sandbox), SPOOL_BYTES, lambda fresh: _own(fresh, 0o700, uid_base))
             if place.is_dir():
                 self._opened.volumes.limit(place, quota_bytes)
-                return place
-            fresh = self._temporary()
-            self._opened.volumes.create(fresh)
-            try:
-                fresh.chmod(0o711)
-                self._opened.volumes.limit(fresh, quota_bytes)
-                for name, mode, owner in (
-                    ("upper", 0o755, uid_base),
-                    ("work", 0o700, 0),
-                    ("io", 0o700, uid_base),
-                ):
-                    (fresh / name).mkdir()
-                    (fresh / name).chmod(mode)
-                    os.chown(fresh / name, owner, owner)
-                fresh.rename(place)
-            except OSError:
-                self._opened.volumes.remove(fresh)
-                raise
+            else:
+                self._make(place, quota_bytes, lambda fresh: _furnish(fresh, uid_base))
         return place
 
+    def _make(self, place: Path, quota_bytes: int, fill: Callable[[Path], None]) -> None:
+        fresh = self._temporary()
+        self._opened.volumes.create(fresh)
+        try:
+            self._opened.volumes.limit(fresh, quota_bytes)
+            fill(fresh)
+            fresh.rename(place)
+        except OSError:
+            self._opened.volumes.remove(fresh)
+            raise
+
     def sandbox_dir(self, sandbox: SandboxId) -> Path:
-        """Where a sandbox's `upper`, `work` and `io` are, or would be."""
-        if not is_id(sandbox):
-            raise InternalError(f"{sandbox!r} is not a sandbox's id")
-        return self._sandboxes / sandbox
+        """Where a sandbox's `upper` and `work` are, or would be."""
+        return self._sandboxes / _checked_id(sandbox)
+
+    def spool_dir(self, sandbox: SandboxId) -> Path:
+        """Where the output of a sandbox's processes is kept, or would be."""
+        return self._spools / _checked_id(sandbox)
 
     def remove_sandbox(self, sandbox: SandboxId) -> None:
         """Remove all files of a sandbox; its root must be unmounted. Idempotent."""
         with _public("remove a sandbox's files"):
             self._discard(self.sandbox_dir(sandbox))
+            self._discard(self.spool_dir(sandbox))
 
     def sandboxes(self) -> set[SandboxId]:
         """Every sandbox that has a directory."""
-        return {SandboxId(entry.name) for entry in self._sandboxes.iterdir() if is_id(entry.name)}
+        places = (*self._sandboxes.iterdir(), *self._spools.iterdir())
+        return {SandboxId(place.name) for place in places if is_id(place.name)}
 
     def usage(self, sandbox: SandboxId) -> int:
         """Bytes of disk that count against a sandbox's limit. Raises NotFound."""
@@ -216,7 +221,7 @@ class RootStore:
     # Parts
 
     def _tidy(self) -> None:
-        for folder in (self._layers, self._sandboxes, self._tmp):
+        for folder in (self._layers, self._sandboxes, self._spools, self._tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
         for leftover in self._tmp.iterdir():
             self._opened.volumes.remove(leftover)
@@ -237,6 +242,10 @@ class RootStore:
         return self.root / "sandboxes"
 
     @property
+    def _spools(self) -> Path:
+        return self.root / "spools"
+
+    @property
     def _tmp(self) -> Path:
         return self.root / "tmp"
 
@@ -254,7 +263,7 @@ class RootStore:
     def _copy_tree(self, source: Path, target: Path) -> None:
         """A copy of a sandbox's directory with its upper tree alone."""
         self._opened.volumes.copy(source, target)
-        remove_trees(target / "work", target / "io")
+        remove_trees(target / "work")
 
     def _publish(self, fresh: Path, digest: LayerDigest) -> None:
         place = self._layer_dir(digest)
@@ -273,6 +282,24 @@ class RootStore:
                 place.rename(condemned)
             place = condemned
         self._opened.volumes.remove(place)
+
+
+def _checked_id(sandbox: SandboxId) -> str:
+    if not is_id(sandbox):
+        raise InternalError(f"{sandbox!r} is not a sandbox's id")
+    return sandbox
+
+
+def _furnish(place: Path, uid_base: int) -> None:
+    place.chmod(0o711)
+    for name, mode, owner in (("upper", 0o755, uid_base), ("work", 0o700, 0)):
+        (place / name).mkdir()
+        _own(place / name, mode, owner)
+
+
+def _own(place: Path, mode: int, owner: int) -> None:
+    place.chmod(mode)
+    os.chown(place, owner, owner)
 
 
 @contextlib.contextmanager
