@@ -118,7 +118,8 @@ class GatewayClient:
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
-        await self._tasks.__aexit__(kind, value, trace)
+        # Not told of an error of the body, which it would wrap in a group.
+        await self._tasks.__aexit__(None, None, None)
 
     async def lost(self) -> None:
         """Return when the link to the current process has ended and all that it sent has been read."""
