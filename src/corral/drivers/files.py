@@ -78,8 +78,8 @@ class HostGuestFiles:
         """Replace or create a regular file at once, parents created. A failed write changes nothing."""
         upload = await self._turns.call(lambda: self._begin(path, user, mode), _Upload.close)
         try:
-            async for chunk in data:
-                await self._append(upload, chunk)
+            async for block in _blocks(data):
+                await self._append(upload, block)
             status = await self._turns.call(upload.pending.commit)
         finally:
             await self._turns.call(upload.close)
@@ -147,8 +147,8 @@ class HostGuestFiles:
 
         return await self._turns.call(read)
 
-    async def _append(self, upload: "_Upload", chunk: bytes) -> None:
-        await self._turns.call(lambda: upload.pending.write(chunk))
+    async def _append(self, upload: "_Upload", block: bytes) -> None:
+        await self._turns.call(lambda: upload.pending.write(block))
 
     def _begin(self, path: str, user: str, mode: int) -> "_Upload":
         tree = self._tree()
@@ -180,6 +180,20 @@ class HostGuestFiles:
     def _guest_id(self, host_id: int) -> int:
         own = host_id - self._uid_base
         return own if 0 <= own < ID_RANGE else _NOBODY
+
+
+async def _blocks(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in larger pieces: a turn costs more than the writing of a small one."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in data:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= _CHUNKS * CHUNK:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
 
 
 @dataclass(frozen=True, slots=True)
