@@ -9,6 +9,8 @@ from pathlib import Path
 from bench import docker
 from bench.clock import call
 
+_PINNED = Path(__file__).resolve().parent.parent / "scripts" / "runsc" / "go.mod"
+
 
 def facts(runsc: Path | None) -> dict[str, str]:
     """Facts of this machine, for the report."""
@@ -18,10 +20,17 @@ def facts(runsc: Path | None) -> dict[str, str]:
         "kernel": platform.release(),
         "corral": version("corral"),
         "runc": call("runc", "--version").splitlines()[0].removeprefix("runc version "),
-        "runsc": call(runsc, "--version").splitlines()[0].removeprefix("runsc version ") if runsc else "none",
+        "runsc": _runsc(runsc) if runsc else "none",
         "docker": docker.version(),
         "python": platform.python_version(),
     }
+
+
+def _runsc(program: Path) -> str:
+    told = call(program, "--version").splitlines()[0].removeprefix("runsc version ")
+    # One that is built from its Go module does not know its version.
+    lines = (_PINNED.read_text() if told == "VERSION_MISSING" else "").splitlines()
+    return next((line.split()[1] for line in lines if line.split()[:1] == ["gvisor.dev/gvisor"]), told)
 
 
 def _processor() -> str:
