@@ -254,6 +254,8 @@ class Processes:
                     yield Chunk(stream, position[stream], data)
                     position[stream] += len(data)
             if progress:
+                # Reading does not wait, nor does everyone who takes it: without this a flood would hold up all others.
+                await asyncio.sleep(0)
                 continue
             if ended is not None:
                 yield Ended(ended)
