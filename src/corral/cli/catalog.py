@@ -8,7 +8,7 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
-from corral.cli.values import json_option
+from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
 
 # -- templates ----------------------------------------------------------------------------------------------------
@@ -95,13 +95,14 @@ def show_template(app: App, name: str, as_json: bool) -> None:
 
 @template.command("rm", epilog="\b\nExample:\n  corral template rm deb")
 @click.argument("names", nargs=-1, required=True)
+@force_option
 @json_option
 @pass_app
-def remove_template(app: App, names: tuple[str, ...], as_json: bool) -> None:
+def remove_template(app: App, names: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Remove templates; sandboxes made from them go on."""
     from corral.cli.sandboxes import each
 
-    each(names, app.client.remove_template, as_json)
+    each(names, app.client.remove_template, as_json, force=force)
 
 
 @click.command(epilog="\b\nExample:\n  corral checkpoint box ready && corral create -t ready -n 10")
@@ -175,13 +176,14 @@ def list_secrets(app: App, as_json: bool) -> None:
 
 @secret.command("rm", epilog="\b\nExample:\n  corral secret rm anthropic")
 @click.argument("names", nargs=-1, required=True)
+@force_option
 @json_option
 @pass_app
-def remove_secret(app: App, names: tuple[str, ...], as_json: bool) -> None:
+def remove_secret(app: App, names: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Remove secrets; calls that use them are refused from now on."""
     from corral.cli.sandboxes import each
 
-    each(names, app.client.remove_secret, as_json)
+    each(names, app.client.remove_secret, as_json, force=force)
 
 
 # -- prices -------------------------------------------------------------------------------------------------------
@@ -290,6 +292,9 @@ def _setting(value: object) -> str:
     return clean(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
+_FROM_THE_NEXT_START = frozenset({"api.listen"})
+
+
 @config.command("set", epilog="\b\nExample:\n  corral config set egress.networks 10.1.0.0/16,10.2.0.0/16")
 @click.argument("key")
 @click.argument("value")
@@ -299,6 +304,8 @@ def set_config(app: App, key: str, value: str, as_json: bool) -> None:
     """Change a setting. An empty VALUE takes it back."""
     values = app.client.set_config(key, value)
     show_json(values) if as_json else say(_setting(values.get(key, "")))
+    if key in _FROM_THE_NEXT_START:
+        note("holds from the daemon's next start: `corral daemon stop && corral daemon start`")
 
 
 @click.group(epilog="\b\nExample:\n  corral key create laptop")

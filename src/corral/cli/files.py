@@ -9,7 +9,7 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.output import clean, fields, note, say, show_json, size, table, write_guest
-from corral.cli.values import json_option
+from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput, NotFound
 from corral.sdk.sandbox import Files
 from corral.sdk.trees import Copied
@@ -57,7 +57,7 @@ def cp(app: App, source: str, target: str, user: str | None, as_json: bool) -> i
     if as_json:
         show_json({"files": copied.files, "bytes": copied.bytes, "skipped": copied.skipped})
     else:
-        note(f"{copied.files} files, {size(copied.bytes)}")
+        note(f"{copied.files} file{'' if copied.files == 1 else 's'}, {size(copied.bytes)}")
     return 1 if copied.skipped else 0
 
 
@@ -197,10 +197,16 @@ def mv(app: App, name: str, source: str, target: str) -> None:
 @files.command(epilog="\b\nExample:\n  corral files rm box /tmp/scratch")
 @click.argument("name")
 @click.argument("path")
+@force_option
 @pass_app
-def rm(app: App, name: str, path: str) -> None:
+def rm(app: App, name: str, path: str, force: bool) -> None:
     """Remove a file, or a directory with all below it."""
-    app.client.remove_file(name, absolute(app, name, path))
+    sandbox = app.client.get_sandbox(name)
+    try:
+        app.client.remove_file(sandbox.id, absolute(app, name, path))
+    except NotFound:
+        if not force:
+            raise
 
 
 @files.command(epilog="\b\nExample:\n  corral files watch box /home/user --recursive")

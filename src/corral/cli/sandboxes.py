@@ -1,5 +1,6 @@
 """Commands of sandboxes' lives."""
 
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,14 +10,15 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
-from corral.cli.values import Duration, Size, env_option, json_option, labels, variables
-from corral.errors import CorralError, InvalidInput
+from corral.cli.values import Duration, Size, env_option, force_option, json_option, labels, variables
+from corral.errors import CorralError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from corral.protocol.sandboxes import SandboxInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_AT_ONCE = 1000
+_SSH = re.compile(r"[\w.-]+@[\w.-]+:")
 THREADS = 16
 
 
@@ -48,8 +50,10 @@ def create_options(command: F) -> F:
 
 def creation(values: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `Client.create_sandbox` from the options of `create_options`."""
-    limits = {key: values[key] for key in ("memory", "cpus", "disk", "pids") if values[key] is not None}
     ttl = values["ttl"]
+    if ttl is not None and ttl < 1:
+        raise InvalidInput("a time to live is at least one second", "leave --ttl out for no end")
+    limits = {key: values[key] for key in ("memory", "cpus", "disk", "pids") if values[key] is not None}
     return {
         **{
             key: values[key]
@@ -58,7 +62,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "limits": limits or None,
         "env": variables(values["env"]) or None,
         "labels": labels(values["label"]) or None,
-        "ttl": None if ttl is None else max(int(ttl), 1),
+        "ttl": None if ttl is None else int(ttl),
         "allow": values["allow"],
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
@@ -66,7 +70,14 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def repository(text: str | None) -> str | None:
-    """A URL as it is; a path made absolute, since the daemon has another working directory."""
+    """A URL as it is; a path made absolute, since the daemon has another working directory.
+
+    Raises InvalidInput for git's `user@host:path`, which is neither.
+    """
+    if text is not None and _SSH.match(text) and not Path(text).exists():
+        raise InvalidInput(
+            "a repository is not cloned over SSH", "give its https:// URL, or the path of a clone"
+        )
     return text if text is None or "://" in text else str(Path(text).expanduser().absolute())
 
 
@@ -172,7 +183,7 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("id", info.id),
             ("state", f"{info.state} ({info.reason})" if info.reason else info.state),
             ("exit code", info.exit_code),
-            ("template", info.template),
+            ("template", _template_name(app, info.template)),
             ("isolation", f"{info.isolation} ({info.runtime})"),
             ("agent", info.agent),
             ("repository", info.repo),
@@ -193,8 +204,17 @@ def show(app: App, name: str, as_json: bool) -> None:
     )
 
 
-def each(names: Sequence[str], act: Callable[[str], Any], as_json: bool) -> None:
-    """Do the same to several sandboxes; go on after a failure, and end with the first one."""
+def _template_name(app: App, template: str) -> str:
+    """Its name; its id where it is no longer offered."""
+    names: dict[str, str] = {item.id: item.name for item in app.client.list_templates()}
+    return names.get(template, template)
+
+
+def each(names: Sequence[str], act: Callable[[str], Any], as_json: bool, *, force: bool = False) -> None:
+    """Do the same to several objects; go on after a failure, and end with the first one.
+
+    `force`: one that does not exist is passed over.
+    """
     failures: list[CorralError] = []
     for name in names:
         try:
@@ -204,6 +224,8 @@ def each(names: Sequence[str], act: Callable[[str], Any], as_json: bool) -> None
             else:
                 say(name)
         except CorralError as error:
+            if force and isinstance(error, NotFound):
+                continue
             if len(names) > 1:
                 note(f"error: {name}: {error.message}")
             failures.append(error)
@@ -263,10 +285,14 @@ def ttl(app: App, name: str, time: str, as_json: bool) -> None:
     each([name], lambda ref: app.client.set_ttl(ref, seconds), as_json)
 
 
-@click.command("rm", epilog="\b\nExamples:\n  corral rm box\n  corral rm $(corral ls -q -l job=42)")
+@click.command(
+    "rm",
+    epilog="\b\nExamples:\n  corral rm box\n  corral rm -f box other\n  corral rm $(corral ls -q -l job=42)",
+)
 @click.argument("names", nargs=-1, required=True)
+@force_option
 @json_option
 @pass_app
-def remove(app: App, names: Sequence[str], as_json: bool) -> None:
+def remove(app: App, names: Sequence[str], force: bool, as_json: bool) -> None:
     """Remove sandboxes with all that is in them, running or not."""
-    each(names, app.client.remove_sandbox, as_json)
+    each(names, app.client.remove_sandbox, as_json, force=force)

@@ -70,6 +70,11 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def force_option(command: F) -> F:
+    """`-f`: what a script's cleanup wants, which cannot know whether there is anything to clean."""
+    return click.option("-f", "--force", is_flag=True, help="No error for one that does not exist.")(command)
+
+
 def env_option(command: F) -> F:
     """`-e KEY=VALUE`, as often as needed."""
     return click.option(

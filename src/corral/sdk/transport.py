@@ -16,6 +16,9 @@ from corral.sdk.settings import LOCAL_URL, Settings
 CONNECT_SECONDS = 10.0
 RETRY_PAUSES = (0.05, 0.3)
 """Seconds before a GET that broke off is sent again."""
+_REMOTE_HINT = (
+    "check CORRAL_URL, and on its host that the daemon runs and listens there: `corral config get api.listen`"
+)
 MAX_EVENT = 8 * 1024 * 1024
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
 
@@ -55,7 +58,9 @@ class _Target:
                 return Forbidden(
                     f"the socket {where} may not be used by this user", "run the command as root: sudo"
                 )
-            return DaemonUnreachable(f"no daemon answers at {where}")
+            return DaemonUnreachable(
+                f"no daemon answers at {where}", None if self.where.local else _REMOTE_HINT
+            )
         if isinstance(error, httpx2.ReadTimeout):
             return Timeout(f"the daemon at {where} did not answer in time", "look at `corral daemon logs`")
         return DaemonUnreachable(f"the connection to the daemon at {where} broke off")

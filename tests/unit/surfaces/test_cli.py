@@ -529,3 +529,24 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_guest_text_cannot_drive_a_terminal(text: str, lines: bool, shown: str) -> None:
     assert clean(text, lines=lines) == shown
+
+
+def test_rm_force_passes_over_what_does_not_exist(corral: Any, box: str) -> None:
+    assert corral("rm", "absent").code == 4
+    assert corral("rm", "-f", "absent", box).out == f"{box}\n"
+    assert corral("template", "rm", "-f", "absent").code == 0
+    assert corral("secret", "rm", "-f", "absent").code == 0
+    assert corral("files", "rm", "-f", "absent", "/x").code == 4
+
+
+def test_what_cannot_be_meant_is_refused_with_the_way_out(corral: Any) -> None:
+    assert "at least one second" in corral("create", "--ttl", "0").err
+    assert "https://" in corral("create", "--repo", "git@example.org:a/b.git").err
+
+
+def test_a_setting_for_the_next_start_says_so(corral: Any) -> None:
+    assert "next start" in corral("config", "set", "api.listen", "127.0.0.1:7070").err
+
+
+def test_show_names_the_template(corral: Any, box: str) -> None:
+    assert re.search(r"^template +base$", corral("show", box).out, re.MULTILINE)
