@@ -170,6 +170,10 @@ def parse_rule(text: str) -> HostRule:
     InvalidInput.
     """
     host, ports = text.strip(), ""
+    if "/" in host:
+        raise InvalidInput(
+            f"{text[:80]!r} is not a host", "give HOST or HOST:PORT, without a scheme and a path"
+        )
     if host.startswith("["):
         host, _, ports = host.partition("]")
         host, ports = host + "]", ports.removeprefix(":")
