@@ -157,7 +157,7 @@ class AgentService:
             policy = egress_policy((registry,))
             await sandboxes.set_egress(tenant, sandbox.id, policy)
             for argv in preset.install_commands():
-                progress(f"{preset.title}: {shlex.join(argv)[:100]}")
+                progress(f"{preset.title}: {_shortened(shlex.join(argv))}")
                 await _install_step(shell, argv, registry)
             await sandboxes.stop(tenant, sandbox.id, 5.0)
             progress(f"{preset.title}: keeping the layer")
@@ -207,7 +207,12 @@ async def _registry_of_npm(shell: Shell) -> str:
 
 
 async def _install_step(shell: Shell, argv: tuple[str, ...], registry: str) -> None:
-    env = {"npm_config_registry": f"https://{registry}/"}
+    # npm's own pauses between attempts make a refused connection look like a slow one for over a minute.
+    env = {
+        "npm_config_registry": f"https://{registry}/",
+        "npm_config_fetch_retry_mintimeout": "1000",
+        "npm_config_fetch_retry_maxtimeout": "5000",
+    }
     code, out, err = await shell.run(argv, cwd="/root", env=env, timeout=INSTALL_SECONDS)
     if code != 0:
         text = (err or out).decode(errors="replace").strip()[-800:]
@@ -215,6 +220,10 @@ async def _install_step(shell: Shell, argv: tuple[str, ...], registry: str) -> N
             f"`{shlex.join(argv)}` failed in the sandbox with exit code {code}: {text}",
             f"check that this host reaches {registry}; `corral doctor` tells whether its addresses are allowed",
         )
+
+
+def _shortened(command: str, most: int = 100) -> str:
+    return command if len(command) <= most else command[: most - 1] + "…"
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:
