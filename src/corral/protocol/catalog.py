@@ -40,7 +40,7 @@ class BuildTemplate(Request):
     kind: Literal["base", "image", "agent"]
     name: Name | None = Field(default=None, description="Of the template; for `image` only.")
     image: Text | None = Field(
-        default=None, description="OCI reference.", examples=["docker.io/library/debian:12"]
+        default=None, description="OCI reference.", examples=["registry.example.com/debian:12"]
     )
     agent: Name | None = Field(default=None, examples=["claude"])
 
