@@ -12,12 +12,14 @@ from corral.cli.app import App, pass_app
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
 from corral.cli.values import Duration, Size, env_option, force_option, json_option, labels, variables
 from corral.errors import CorralError, InvalidInput, NotFound
+from corral.model.sandbox import GIB, Limits
 
 if TYPE_CHECKING:
     from corral.protocol.sandboxes import SandboxInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_AT_ONCE = 1000
+_DEFAULTS = Limits()
 _SSH = re.compile(r"[\w.-]+@[\w.-]+:")
 THREADS = 16
 
@@ -27,19 +29,29 @@ def create_options(command: F) -> F:
     options = [
         click.option("--name", help="Default: a free one like brave-otter."),
         click.option("-t", "--template", help="What to start from. Default: the agent's, or base."),
-        click.option("--isolation", type=click.Choice(["container", "gvisor"]), help="At least this strong."),
-        click.option("--runtime", help="OCI runtime, such as runc, crun or runsc."),
-        click.option("--memory", type=Size(), help="Most memory, such as 4G."),
-        click.option("--cpus", type=float, help="Most CPU, in cores."),
-        click.option("--disk", type=Size(), help="Most disk over the template, such as 10G."),
-        click.option("--pids", type=int, help="Most processes and threads."),
+        click.option(
+            "--isolation",
+            type=click.Choice(["container", "gvisor"]),
+            help="Strength of the boundary. Default: container.",
+        ),
+        click.option("--runtime", help="OCI runtime, such as runc. Default: the isolation's."),
+        click.option(
+            "--memory", type=Size(), help=f"Most memory, such as 512M. Default: {_DEFAULTS.memory // GIB}G."
+        ),
+        click.option("--cpus", type=float, help=f"Most CPU, in cores. Default: {_DEFAULTS.cpus:g}."),
+        click.option(
+            "--disk", type=Size(), help=f"Most disk over the template. Default: {_DEFAULTS.disk // GIB}G."
+        ),
+        click.option("--pids", type=int, help=f"Most processes and threads. Default: {_DEFAULTS.pids}."),
         env_option,
         click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label, to find it by."),
         click.option("-u", "--user", help="Who runs commands. Default: the template's user."),
         click.option("-w", "--workdir", help="Where commands run."),
-        click.option("--ttl", type=Duration(), help="Remove it after this time, such as 2h."),
+        click.option("--ttl", type=Duration(), help="Remove it after this time, such as 2h. Default: never."),
         click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="A host that it may reach."),
-        click.option("--secret", multiple=True, metavar="NAME", help="A secret that it may use."),
+        click.option(
+            "--secret", multiple=True, metavar="NAME", help="A secret that it may use. Default: its agent's."
+        ),
         click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
         click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
     ]
