@@ -16,7 +16,7 @@ from corral.engine.events import Events
 from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
 from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Store
 from corral.engine.registry import Registry
-from corral.engine.templates import Templates
+from corral.engine.templates import Templates, check_free_name
 from corral.errors import Conflict, CorralError, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.egress import EgressPolicy
@@ -173,7 +173,8 @@ class Sandboxes:
 
     async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
         """A template of its files as they are now; a running sandbox is frozen for that moment."""
-        async with self._locked(tenant, ref) as sandbox:
+        check_free_name(name)
+        async with self._locked(tenant, ref) as sandbox, self._templates.holding_layers():
             if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
                 raise Conflict(
                     f"cannot checkpoint a sandbox that is {sandbox.state}", "wait until it is running"
@@ -216,6 +217,7 @@ class Sandboxes:
         for orphan in await self._driver.known() - owned:
             log.warning("removing %s, which no sandbox owns", orphan)
             await self._driver.remove(orphan)
+        await self._templates.prune()
 
     async def _recover_one(self, sandbox: Sandbox) -> None:
         match sandbox.state:
@@ -235,10 +237,11 @@ class Sandboxes:
             await self._registry.correct(sandbox.id, State.STOPPED, "it ended while the daemon was down")
             return
         await self._attach(sandbox.spec)
-        actual = State.PAUSED if status is DriverStatus.PAUSED else State.RUNNING
-        if sandbox.state is not actual:
+        if status is DriverStatus.PAUSED and sandbox.state is State.RUNNING:
+            await self._driver.resume(sandbox.id)  # frozen by a pause or a checkpoint that was cut: undone
+        if status is DriverStatus.RUNNING and sandbox.state is State.PAUSED:
             sandbox = await self._registry.correct(
-                sandbox.id, actual, "as found after a restart of the daemon"
+                sandbox.id, State.RUNNING, "as found after a restart of the daemon"
             )
         await self._on_running(sandbox)
         self._supervise(sandbox.id)

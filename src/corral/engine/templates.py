@@ -79,9 +79,7 @@ class Templates:
         self, tenant: TenantId, name: str, reference: str, progress: Progress = silent
     ) -> Template:
         """A template from an OCI image. Its user, working directory and environment are kept."""
-        check_name(name, "template name")
-        if name == BASE:
-            raise Conflict("`base` is Corral's own template", "choose another name")
+        check_free_name(name)
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.image(reference, progress)
             config = TemplateConfig(
@@ -91,9 +89,7 @@ class Templates:
 
     async def from_layer(self, tenant: TenantId, name: str, parent: Template, layer: LayerDigest) -> Template:
         """A template made of another one and a layer on top: a checkpoint."""
-        check_name(name, "template name")
-        if name == BASE:
-            raise Conflict("`base` is Corral's own template", "choose another name")
+        check_free_name(name)
         return await self._keep(
             tenant,
             name,
@@ -107,6 +103,10 @@ class Templates:
         """No longer offer a template; its layers go once nothing uses them."""
         template = await self.get(tenant, ref)
         await self._store.remove_template(template.id)
+        await self.prune()
+
+    async def prune(self) -> None:
+        """Remove layers that nothing uses, those that a crash left without an owner too; put off while some are held."""
         self._prune_wanted = True
         await self._prune()
 
@@ -154,6 +154,13 @@ class Templates:
 
     def _lock(self, tenant: TenantId, name: str) -> asyncio.Lock:
         return self._building.setdefault((tenant, name), asyncio.Lock())
+
+
+def check_free_name(name: str) -> None:
+    """Raise InvalidInput or Conflict for a template's name that is malformed or Corral's own."""
+    check_name(name, "template name")
+    if name == BASE:
+        raise Conflict("`base` is Corral's own template", "choose another name")
 
 
 _BASE_ENV = {"LANG": "C.UTF-8", "EDITOR": "vim"}

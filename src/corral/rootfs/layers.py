@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
+from corral.errors import Unsupported
 from corral.model.ids import LayerDigest
 from corral.rootfs.base import build_base, known_base
 from corral.rootfs.images import import_image
@@ -50,15 +51,21 @@ class LayerStore:
         return await asyncio.to_thread(self._store.layer_size, layer)
 
     async def prune(self, keep: set[LayerDigest]) -> int:
-        """Remove layers that are not in `keep`; bytes freed."""
+        """Remove layers that are not in `keep`; bytes freed. Those of the `base` image stay, even if no row names them."""
         async with self._making:
             self._fresh -= keep
-            return await asyncio.to_thread(self._prune, keep | self._fresh)
+            return await asyncio.to_thread(self._prune, keep | self._fresh | self._base_layers())
 
     def _known_base(self) -> tuple[LayerDigest, ...] | None:
         if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):
             self._base = known_base(self._store, self._index)
         return self._base
+
+    def _base_layers(self) -> set[LayerDigest]:
+        try:
+            return {*(self._known_base() or ())}
+        except Unsupported:  # this machine has none
+            return set()
 
     def _prune(self, keep: set[LayerDigest]) -> int:
         freed = 0

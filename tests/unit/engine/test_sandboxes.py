@@ -14,7 +14,7 @@ from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
-from corral.errors import Conflict, CorralError, HostError, NotFound
+from corral.errors import Conflict, CorralError, HostError, InvalidInput, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
 from corral.model.lifecycle import State
@@ -223,7 +223,8 @@ class TestRecovery:
         ("state", "actual", "expected"),
         [
             (State.RUNNING, DriverStatus.RUNNING, State.RUNNING),
-            (State.RUNNING, DriverStatus.PAUSED, State.PAUSED),
+            (State.RUNNING, DriverStatus.PAUSED, State.RUNNING),
+            (State.PAUSED, DriverStatus.PAUSED, State.PAUSED),
             (State.PAUSED, DriverStatus.RUNNING, State.RUNNING),
             (State.RUNNING, DriverStatus.STOPPED, State.STOPPED),
             (State.RUNNING, None, State.STOPPED),
@@ -241,6 +242,8 @@ class TestRecovery:
         assert engine.get(DEFAULT_TENANT, "one").state is expected
         attached = expected in (State.RUNNING, State.PAUSED)
         assert (sandbox.id in world.gateway.attached) == attached
+        if attached:
+            assert world.driver.state[sandbox.id].value == expected.value
 
     async def test_what_no_sandbox_owns_is_removed(self, world: World) -> None:
         sandbox = await self.prepare(world, State.RUNNING, DriverStatus.RUNNING)
@@ -266,3 +269,14 @@ async def test_checkpoint_thaws_whatever_happens(world: World) -> None:
     with pytest.raises(CorralError):
         await engine.checkpoint(DEFAULT_TENANT, "one", "mark2")
     assert world.driver.state[sandbox.id] is DriverStatus.RUNNING
+
+
+@pytest.mark.parametrize(("name", "error"), [("base", Conflict), ("No Name", InvalidInput)])
+async def test_a_checkpoint_under_a_bad_name_makes_nothing(
+    world: World, name: str, error: type[CorralError]
+) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    world.driver.fail_at = {"commit"}
+    with pytest.raises(error):
+        await engine.checkpoint(DEFAULT_TENANT, "one", name)
