@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +38,11 @@ class Daemon:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment in which the CLI and the SDK find it."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("CORRAL_") or k == "CORRAL_CACHE_DIR"}
-        return {**inherited, "CORRAL_DATA_DIR": str(self.data)}
+        """The environment in which the CLI and the SDK find it, and start none of their own while it is down."""
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith("CORRAL_") or k == "CORRAL_CACHE_DIR"
+        }
+        return {**inherited, "CORRAL_DATA_DIR": str(self.data), "CORRAL_AUTOSTART": "0"}
 
     @property
     def run(self) -> Path:
@@ -80,8 +83,11 @@ class Daemon:
         """`kill -9` of both of its processes."""
         gateway = self.gateway_pid()
         self._end(signal.SIGKILL)
-        if gateway is not None and Path(f"/proc/{gateway}").exists():
-            os.kill(gateway, signal.SIGKILL)
+        if gateway is not None:
+            with suppress(
+                ProcessLookupError
+            ):  # it ends by itself, now that nobody holds the other end of its link
+                os.kill(gateway, signal.SIGKILL)
 
     def gateway_pid(self) -> int | None:
         """The process id of its gateway, its only child that runs `corral.gateway.main`."""
@@ -113,7 +119,9 @@ class Daemon:
             **{"timeout": 600, "stdin": subprocess.DEVNULL if "input" not in options else None, **options},  # type: ignore[call-overload]
         )
         if check and done.returncode != 0:
-            pytest.fail(f"corral {' '.join(args)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+            pytest.fail(
+                f"corral {' '.join(args)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     def cli_json(self, *args: str) -> object:
