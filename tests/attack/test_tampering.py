@@ -1,6 +1,7 @@
 """A sandbox's root against what the daemon reads and writes inside: the spool, PID 1 and its channels."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -54,7 +55,9 @@ def test_output_files_replaced_by_links_fifos_and_giants(arena: "Range", isolati
 def test_pid_1_under_attack(arena: "Range", isolation: str) -> None:
     """Principle 1, G-342: PID 1 traced, stopped, killed, fed with garbage: at worst this sandbox ends, and only this one."""
     box = arena.box(isolation)
-    results = arena.run(box, "tamper", "init", user="root")
+    # The last attempts end it, it may be.
+    done = box.exec(["python3", "-m", "tests.attack.guest.tamper", "init"], user="root", cwd="/opt/attack", timeout=60)
+    results = json.loads(done.stdout)
     assert results["trace"] != "ok"
     if isolation == "container":
         for what in ("write /proc/1/fd/0", "write /proc/1/fd/1", "write /proc/1/mem"):
@@ -124,16 +127,14 @@ for path in ("mem", "environ", "fd", "root"):
     place = f"/proc/{gateway}/{path}"
     found[f"gateway {path}"] = outcome(lambda: os.listdir(place) if path == "fd" else os.readlink(place) if path == "root" else open(place).close())
 found["signal"] = outcome(lambda: os.kill(int(gateway), 0))
-for entry in os.listdir("/run/corral"):
-    found["run"] = outcome(lambda: os.listdir(f"{run}/sandboxes"))
+for place in ("/run/corral", run, f"{run}/sandboxes"):
+    found[place] = outcome(lambda: os.listdir(place))
 print(json.dumps(found))
 """
 
 
 def test_other_users_of_the_host_reach_nothing(arena: "Range") -> None:
     """CRED-15, design §4: no local user opens the API, the database, the key, logs, sandboxes' files or the gateway's memory."""
-    import json
-
     arena.box()
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", _AS_NOBODY,

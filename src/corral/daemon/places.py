@@ -24,10 +24,10 @@ class Places:
         return cls(data, RUN_ROOT / instance, instance)
 
     def create(self) -> None:
-        """Make the directories. They are root's, and passable, since sandboxes' roots lie below them."""
-        for directory in (self.data, RUN_ROOT, self.run, self.logs, self.trust.parent):
+        """Make the directories. They are root's, and passable, since sandboxes' roots lie below them; the logs are not."""
+        for directory in (self.data, RUN_ROOT, self.run, self.run / "sandboxes", self.logs, self.trust.parent):
             directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o711)
+            directory.chmod(0o700 if directory == self.logs else 0o711)
 
     @property
     def logs(self) -> Path:
