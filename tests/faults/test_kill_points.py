@@ -181,7 +181,7 @@ def test_a_kill_at_any_moment_leaves_every_operation_done_or_undone(scene: Scene
         slice_ = random.Random(f"{SEED} {name}").sample(range(POINTS), POINTS)[point]
         part = (slice_ + random.Random(f"{SEED} {name} {point}").random()) / POINTS
         ahead[name] = part * duration * BEYOND
-    print({name: f"{seconds * 1000:.1f} ms" for name, seconds in ahead.items()})
+    print({name: f"{seconds * 1000:.1f} ms" for name, seconds in ahead.items()})  # noqa: T201  shown by a failure
     attempts = scene.prepare()
     _kill_during(scene.daemon, attempts, ahead)
     scene.daemon.start()
