@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if os.geteuid() != 0:
             raise InvalidInput("the daemon needs root", "run it as root or by its systemd unit")
+        # Whatever the caller's is: sandboxes' own ids pass through what we make. What is private is made so by name.
+        os.umask(0o022)
         places.create()
         with InstanceLock(places.lock):
             _log_to(places, to_terminal=not options.detach)
