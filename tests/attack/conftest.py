@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import psutil
 import pytest
 
 from corral import Client, Sandbox
@@ -64,6 +65,17 @@ class Range:
         """The daemon serves, and another sandbox can be made and used."""
         with Sandbox.create(client=self.client) as other:
             assert other.exec("echo alive", timeout=60).stdout == "alive\n"
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The daemon's engine."""
+        assert self.daemon.process is not None
+        return psutil.Process(self.daemon.process.pid)
+
+    @property
+    def gateway(self) -> psutil.Process:
+        """The daemon's gateway."""
+        return next(p for p in self.engine.children() if "corral.gateway.main" in p.cmdline())
 
     @property
     def store(self) -> Path:
@@ -273,8 +285,6 @@ def host_secret(tmp_path: Path) -> Iterator[Path]:
 
 def host_addresses() -> list[str]:
     """IPv4 addresses of the host's interfaces, loopback left out."""
-    import psutil
-
     found = (a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET)
     return sorted(address for address in found if not address.startswith("127."))
 

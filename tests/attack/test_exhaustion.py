@@ -1,6 +1,7 @@
 """A sandbox that takes all it can get: its own limits stop it, and nobody else feels it (RES-11)."""
 
 import contextlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -73,7 +74,10 @@ def test_a_memory_bomb_ends_inside(arena: "Range", isolation: str) -> None:
 def test_memory_file_systems_count_as_memory(arena: "Range", isolation: str) -> None:
     """RES-11: /dev/shm, /run and /dev are bounded, each and by the limit of memory."""
     box = arena.box(isolation, limits={"memory": 256 * MIB})
-    found = arena.run(box, "exhaust", "shared", 400, user="root")
+    done = box.exec(["python3", "-m", "tests.attack.guest.exhaust", "shared", "400"], user="root", cwd="/opt/attack")
+    found = json.loads(done.stdout or "{}")
+    # Where the file systems are in the memory of gVisor's own kernel, the whole sandbox ends.
+    assert found or (isolation == "gvisor" and done.exit_code == 137)
     for place, result in found.items():
         assert result["written"] <= 256 * MIB, place
         assert result["error"] in {"ENOSPC", "ENOMEM", "EACCES", "EPERM", "EDQUOT"}, place
@@ -119,9 +123,7 @@ def test_connections_to_the_gateway_are_bounded(arena: "Range", isolation: str) 
     """G-339, G-340: thousands of connections that say one byte each; the gateway's files and memory stay bounded, others served."""
     other = arena.box()
     box = arena.box(isolation, limits={"memory": 1024 * MIB, "pids": 256})
-    pid = arena.daemon.gateway_pid()
-    assert pid is not None
-    gateway = psutil.Process(pid)
+    gateway = arena.gateway
     files, memory = gateway.num_fds(), gateway.memory_info().rss
     flood = start(box, "connections", 10_000, stdin=True)
     first = next(iter(flood.output())).text
@@ -162,8 +164,8 @@ def test_a_killed_sandbox_leaves_nothing(arena: "Range", isolation: str) -> None
     box.spawn(hide, user="root")
     box.exec("true")
     box.kill()
-    for root in Path("/sys/fs/cgroup").glob("**/"):
-        assert root.name != box.id
+    groups = [*Path("/sys/fs/cgroup").glob(f"*/corral-*/{box.id}"), *Path("/sys/fs/cgroup").glob(f"corral-*/{box.id}")]
+    assert groups == []
     assert box.id not in Path("/proc/self/mountinfo").read_text()
     left = [p.pid for p in psutil.process_iter() if box.id in " ".join(_command(p))]
     assert left == []

@@ -144,12 +144,8 @@ def test_only_own_processes_are_seen(arena: "Range", isolation: str) -> None:
     """G-1, design §5: no process of the host, of the gateway or of another sandbox is seen, traced, read or signalled."""
     neighbour = arena.box()
     sleeper = neighbour.spawn(["sleep", "987654"])
-    gateway = arena.daemon.gateway_pid()
-    engine = arena.daemon.process
-    assert gateway is not None
-    assert engine is not None
     box = arena.box(isolation)
-    results = arena.run(box, "rights", gateway, engine.pid, os.getpid())
+    results = arena.run(box, "rights", arena.gateway.pid, arena.engine.pid, os.getpid())
     names = " ".join(results["processes"].values())
     assert "corral.gateway" not in names
     assert "corral.daemon" not in names

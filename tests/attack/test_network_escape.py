@@ -116,8 +116,7 @@ def test_neither_gateway_nor_daemon_listen_on_the_host(arena: "Range") -> None:
     """G-9: what a sandbox's gateway listens on is in the sandbox's own namespace, and nothing of it on the host."""
     arena.box()
     inodes = _listening_inodes("/proc/net/tcp") | _listening_inodes("/proc/net/tcp6")
-    assert arena.daemon.process is not None
-    for pid in (arena.daemon.gateway_pid(), arena.daemon.process.pid):
+    for pid in (arena.gateway.pid, arena.engine.pid):
         links = []
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):

@@ -23,9 +23,7 @@ MIB = 1024 * 1024
 
 def memory_of(arena: "Range") -> int:
     """Resident memory of the daemon's engine, in bytes."""
-    assert arena.daemon.process is not None
-    lines = Path(f"/proc/{arena.daemon.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+    return int(arena.engine.memory_info().rss)
 
 
 def tries(box: Sandbox, command: str = "echo said") -> bytes:
@@ -55,9 +53,10 @@ def test_output_files_replaced_by_links_fifos_and_giants(arena: "Range", isolati
 def test_pid_1_under_attack(arena: "Range", isolation: str) -> None:
     """Principle 1, G-342: PID 1 traced, stopped, killed, fed with garbage: at worst this sandbox ends, and only this one."""
     box = arena.box(isolation)
-    # The last attempts end it, it may be.
-    done = box.exec(["python3", "-m", "tests.attack.guest.tamper", "init"], user="root", cwd="/opt/attack", timeout=60)
-    results = json.loads(done.stdout)
+    # The last attempts end it, it may be; so the results are in a file, which the host can read all the same.
+    with contextlib.suppress(CorralError):
+        box.exec(["python3", "-m", "tests.attack.guest.tamper", "init"], user="root", cwd="/opt/attack", timeout=20)
+    results = json.loads(box.files.read("/root/results"))
     assert results["trace"] != "ok"
     if isolation == "container":
         for what in ("write /proc/1/fd/0", "write /proc/1/fd/1", "write /proc/1/mem"):
@@ -138,7 +137,7 @@ def test_other_users_of_the_host_reach_nothing(arena: "Range") -> None:
     arena.box()
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", _AS_NOBODY,
-         str(arena.daemon.run), str(arena.daemon.data), str(arena.daemon.gateway_pid())],
+         str(arena.daemon.run), str(arena.daemon.data), str(arena.gateway.pid)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -149,8 +148,7 @@ def test_other_users_of_the_host_reach_nothing(arena: "Range") -> None:
 
 def test_the_gateway_has_no_rights_of_its_own(arena: "Range") -> None:
     """Design §4: what parses hostile bytes is not root, has no capability, no way to get one, and cannot read what the engine has."""
-    pid = arena.daemon.gateway_pid()
-    assert pid is not None
+    pid = arena.gateway.pid
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
     assert 0 not in {int(number) for number in (status["Uid"] + " " + status["Gid"] + " " + status["Groups"]).split()}
     for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
