@@ -72,19 +72,33 @@ class Registry:
         self._remember(sandbox)
         self._events.publish(sandbox)
 
-    async def advance(self, sandbox: SandboxId, event: Event, reason: str = "") -> Sandbox:
-        """Apply a lifecycle event. Raises Conflict, and changes nothing, if the table does not list it."""
+    async def advance(
+        self, sandbox: SandboxId, event: Event, reason: str = "", *, durable: bool = True
+    ) -> Sandbox:
+        """Apply a lifecycle event. Raises Conflict, and changes nothing, if the table does not list it.
+
+        Not `durable`: after a crash the former state counts, unless `settle` was called.
+        """
         current = self._sandboxes.get(sandbox)
         if current is None:
             raise NotFound("the sandbox is gone")
         changed = current.with_state(advance(current.state, event), self._clock.now(), reason)
-        await self._put(changed)
+        if durable:
+            await self._store.set_state(changed)
+        self._remember(changed)
+        self._events.publish(changed)
         return changed
+
+    async def settle(self, sandbox: SandboxId) -> None:
+        """Make the state durable."""
+        await self._store.set_state(self._sandboxes[sandbox])
 
     async def correct(self, sandbox: SandboxId, state: State, reason: str) -> Sandbox:
         """Set the state that the kernel shows, after a time without a daemon."""
         changed = self._sandboxes[sandbox].with_state(state, self._clock.now(), reason)
-        await self._put(changed)
+        await self._store.set_state(changed)
+        self._remember(changed)
+        self._events.publish(changed)
         return changed
 
     async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
@@ -111,11 +125,6 @@ class Registry:
         if gone is not None:
             self._names.pop((gone.spec.tenant, gone.spec.name), None)
             self._events.publish(gone.with_state(State.GONE, self._clock.now(), gone.reason))
-
-    async def _put(self, sandbox: Sandbox) -> None:
-        await self._store.set_state(sandbox)
-        self._remember(sandbox)
-        self._events.publish(sandbox)
 
     def _remember(self, sandbox: Sandbox) -> None:
         self._sandboxes[sandbox.id] = sandbox

@@ -120,9 +120,11 @@ class Sandboxes:
             await self._admit(spec)
             try:
                 await self._bring_up(spec, template)
-                sandbox = await self._registry.advance(spec.id, Event.CREATED)
+                # It runs, so that it can be filled; but it was not created before that is done, should a crash cut it.
+                sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
                 self._supervise(spec.id)
                 await self._provision(sandbox, request)
+                await self._registry.settle(spec.id)
             except BaseException:
                 await asyncio.shield(self._discard(spec.id))
                 raise

@@ -1,7 +1,7 @@
 """Lives of sandboxes over fakes: what a failure or a crash leaves, and what recovery makes of it."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class World:
     clock: _Clock
     tasks: TaskOwner
     failing_provision: bool = False
+    stored: list[State] = field(default_factory=list)
+    """States that a crash in the middle of each provision would have left in the store."""
 
     def engine(self) -> Sandboxes:
         """A new engine over the same world: what a restart of the daemon is."""
@@ -54,6 +56,7 @@ class World:
             raise HostError("no agents here")
 
         async def provision(*_: object) -> None:
+            self.stored += [item.state for item in await self.store.sandboxes()]
             if self.failing_provision:
                 raise HostError("provision was told to fail")
 
@@ -106,6 +109,12 @@ async def test_life(world: World) -> None:
     assert not world.driver.state
     assert not world.gateway.attached
     assert await world.store.sandboxes() == []
+
+
+async def test_a_create_cut_before_its_content_is_in_is_undone(world: World) -> None:
+    await world.engine().create(DEFAULT_TENANT, CreateRequest(name="one"))
+    assert world.stored == [State.CREATING]
+    assert [item.state for item in await world.store.sandboxes()] == [State.RUNNING]
 
 
 @pytest.mark.parametrize("step", ["prepare", "listen", "start", "guest", "attach", "provision"])
