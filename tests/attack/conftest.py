@@ -47,7 +47,13 @@ class Range:
         return box
 
     def run(
-        self, box: Sandbox, program: str, *args: object, data: object = None, user: str = "root", timeout: float = 100
+        self,
+        box: Sandbox,
+        program: str,
+        *args: object,
+        data: object = None,
+        user: str = "root",
+        timeout: float = 100,
     ) -> Any:
         """Run a hostile program to its end; the JSON that it printed."""
         command = ["python3", "-m", f"tests.attack.guest.{program}", *map(str, args)]
@@ -169,9 +175,19 @@ class _Echo(BaseHTTPRequestHandler):
         mode = json.loads(body).get("metadata", {}).get("echo", "body")
         content = "\n".join(lines).encode()
         if mode == "error":
-            self._send(401, "application/json", json.dumps({"error": {"message": f"invalid key {key}"}}).encode(), key)
+            self._send(
+                401,
+                "application/json",
+                json.dumps({"error": {"message": f"invalid key {key}"}}).encode(),
+                key,
+            )
         elif mode == "stream":
-            self._send(200, "text/event-stream", b"".join(b"data: " + line.encode() + b"\n\n" for line in lines[:6]), key)
+            self._send(
+                200,
+                "text/event-stream",
+                b"".join(b"data: " + line.encode() + b"\n\n" for line in lines[:6]),
+                key,
+            )
         else:
             self._send(200, "application/json", content, key)
 
@@ -285,11 +301,24 @@ def host_secret(tmp_path: Path) -> Iterator[Path]:
 
 def host_addresses() -> list[str]:
     """IPv4 addresses of the host's interfaces, loopback left out."""
-    found = (a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET)
+    found = (
+        a.address
+        for addresses in psutil.net_if_addrs().values()
+        for a in addresses
+        if a.family == socket.AF_INET
+    )
     return sorted(address for address in found if not address.startswith("127."))
 
 
 @pytest.fixture
 def addresses() -> list[str]:
     """Addresses by which the host itself might be reached."""
-    return [*host_addresses(), "127.0.0.1", "127.0.0.53", "0.0.0.0", "10.200.0.1", "172.17.0.1", "169.254.169.254"]
+    return [
+        *host_addresses(),
+        "127.0.0.1",
+        "127.0.0.53",
+        "0.0.0.0",
+        "10.200.0.1",
+        "172.17.0.1",
+        "169.254.169.254",
+    ]

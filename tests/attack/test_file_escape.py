@@ -31,9 +31,16 @@ def lay_links(box: Sandbox, target: Path) -> list[str]:
         "thread": f"/proc/thread-self/root{target}", "dir": f"{target.parent}", "root": "/", "chain": "absolute",
         "exe": "/proc/1/exe", "dot": f"./../../../../../../..{target}",
     }  # fmt: skip
-    script = f"rm -rf {PLACE}; mkdir -p {PLACE}; cd {PLACE}; " + "; ".join(f"ln -s {to} {name}" for name, to in links.items())
+    script = f"rm -rf {PLACE}; mkdir -p {PLACE}; cd {PLACE}; " + "; ".join(
+        f"ln -s {to} {name}" for name, to in links.items()
+    )
     box.exec(script, user="root", check=True)
-    below = (f"{PLACE}/dir/{target.name}", f"{PLACE}/root{target}", f"{PLACE}/{up}{str(target)[1:]}", f"/../../..{target}")
+    below = (
+        f"{PLACE}/dir/{target.name}",
+        f"{PLACE}/root{target}",
+        f"{PLACE}/{up}{str(target)[1:]}",
+        f"/../../..{target}",
+    )
     return [f"{PLACE}/{name}" for name in links] + list(below)
 
 
@@ -74,7 +81,9 @@ def test_swapped_links_win_no_race(arena: "Range", isolation: str, host_secret: 
     secret = host_secret.read_bytes()
     file = host_secret.parent / "file"
     file.write_bytes(secret)
-    swapper = box.spawn(["python3", "-m", "tests.attack.guest.swap", PLACE, str(host_secret.parent)], cwd="/opt/attack")
+    swapper = box.spawn(
+        ["python3", "-m", "tests.attack.guest.swap", PLACE, str(host_secret.parent)], cwd="/opt/attack"
+    )
     assert next(iter(swapper.output())).text == "ready\n"
     for number in range(ROUNDS):
         with contextlib.suppress(CorralError):
@@ -107,7 +116,15 @@ def test_special_files_neither_block_nor_flood(arena: "Range", isolation: str) -
     for name in ("fifo", "zero", "sock"):
         with contextlib.suppress(CorralError):
             box.files.write(f"{PLACE}/{name}", "data")
-    for path in ("/dev/zero", "/dev/random", "/dev/ptmx", "/dev/console", "/proc/kmsg", "/proc/kcore", "/proc/1/mem"):
+    for path in (
+        "/dev/zero",
+        "/dev/random",
+        "/dev/ptmx",
+        "/dev/console",
+        "/proc/kmsg",
+        "/proc/kcore",
+        "/proc/1/mem",
+    ):
         with pytest.raises(CorralError):
             box.files.read_bytes(path)
     assert len(box.files.list(PLACE, depth=20)) < 100
@@ -131,12 +148,16 @@ def test_the_hosts_kernel_is_not_steered_through_the_files_api(arena: "Range", i
 def test_hard_links_are_not_written_through(arena: "Range", isolation: str) -> None:
     """FILE-7: a write replaces the name it was given; a hard link that was planted there keeps its content."""
     box = arena.box(isolation)
-    box.exec(f"mkdir -p {PLACE}; echo kept > {PLACE}/one; ln {PLACE}/one {PLACE}/two", user="root", check=True)
+    box.exec(
+        f"mkdir -p {PLACE}; echo kept > {PLACE}/one; ln {PLACE}/one {PLACE}/two", user="root", check=True
+    )
     box.files.write(f"{PLACE}/two", "new")
     assert box.files.read(f"{PLACE}/one") == "kept\n"
 
 
-def test_copies_out_of_a_sandbox_stay_in_their_target(arena: "Range", isolation: str, host_secret: Path, tmp_path: Path) -> None:
+def test_copies_out_of_a_sandbox_stay_in_their_target(
+    arena: "Range", isolation: str, host_secret: Path, tmp_path: Path
+) -> None:
     """FILE-10, G-276: `corral cp` makes no link that leaves the copy, follows none, and writes nothing beside the target."""
     box = arena.box(isolation)
     lay_links(box, host_secret)
@@ -160,7 +181,9 @@ def test_copies_out_of_a_sandbox_stay_in_their_target(arena: "Range", isolation:
             assert path.is_dir() or host_secret.read_bytes() not in path.read_bytes()
 
 
-def test_a_link_in_the_way_of_a_copy_is_not_followed(arena: "Range", host_secret: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_way_of_a_copy_is_not_followed(
+    arena: "Range", host_secret: Path, tmp_path: Path
+) -> None:
     """FILE-10: what an earlier copy left at the target does not lead the next one elsewhere, nor into a repository's .git."""
     box = arena.box()
     box.exec(f"mkdir -p {PLACE}/sub/.git; echo owned > {PLACE}/sub/{host_secret.name}; echo owned > {PLACE}/sub/.git/config",
@@ -177,17 +200,23 @@ def test_a_link_in_the_way_of_a_copy_is_not_followed(arena: "Range", host_secret
     assert (repository / "sub" / ".git" / "config").read_text() == "mine"
 
 
-def test_a_tree_that_changes_under_a_copy(arena: "Range", isolation: str, host_secret: Path, tmp_path: Path) -> None:
+def test_a_tree_that_changes_under_a_copy(
+    arena: "Range", isolation: str, host_secret: Path, tmp_path: Path
+) -> None:
     """FILE-10: copies of a tree in which directories become links to the host's and back."""
     box = arena.box(isolation)
-    swapper = box.spawn(["python3", "-m", "tests.attack.guest.swap", PLACE, str(host_secret.parent)], cwd="/opt/attack")
+    swapper = box.spawn(
+        ["python3", "-m", "tests.attack.guest.swap", PLACE, str(host_secret.parent)], cwd="/opt/attack"
+    )
     assert next(iter(swapper.output())).text == "ready\n"
     for number in range(10):
         with contextlib.suppress(CorralError):
             box.files.download(PLACE, tmp_path / f"copy-{number}")
     swapper.kill()
     secret = host_secret.read_bytes()
-    assert not [p for p in tmp_path.rglob("*") if p != host_secret and p.is_file() and secret in p.read_bytes()]
+    assert not [
+        p for p in tmp_path.rglob("*") if p != host_secret and p.is_file() and secret in p.read_bytes()
+    ]
 
 
 def hostile_tar(target: Path) -> bytes:
@@ -229,7 +258,9 @@ def test_a_hostile_archive_is_unpacked_below_its_target(host_secret: Path, tmp_p
         assert path.is_symlink() or path.is_dir() or path.is_file()
 
 
-def test_a_hostile_archive_into_a_sandbox_stays_there(arena: "Range", isolation: str, host_secret: Path) -> None:
+def test_a_hostile_archive_into_a_sandbox_stays_there(
+    arena: "Range", isolation: str, host_secret: Path
+) -> None:
     """FILE-10: what it overwrites is the sandbox's at most: it is unpacked inside, by the sandbox's own tar and user."""
     box = arena.box(isolation)
     with contextlib.suppress(CorralError):
@@ -239,7 +270,9 @@ def test_a_hostile_archive_into_a_sandbox_stays_there(arena: "Range", isolation:
     arena.alive()
 
 
-def test_links_of_the_host_do_not_carry_its_files_in(arena: "Range", host_secret: Path, tmp_path: Path) -> None:
+def test_links_of_the_host_do_not_carry_its_files_in(
+    arena: "Range", host_secret: Path, tmp_path: Path
+) -> None:
     """FILE-10, the other direction: a link in an uploaded tree that leaves it is left out, its target never read."""
     tree = tmp_path / "tree"
     tree.mkdir()

@@ -67,7 +67,10 @@ def test_the_hosts_settings_are_out_of_reach(arena: "Range", isolation: str) -> 
     before = {name: Path("/proc/sys", name).read_text() for name in HOST_KNOBS}
     box = arena.box(isolation)
     results = arena.run(box, "kernel", "knobs")
-    box.exec("echo '|/tmp/x' > /proc/sys/kernel/core_pattern; hostname owned; sysctl -w kernel.panic=1", user="root")
+    box.exec(
+        "echo '|/tmp/x' > /proc/sys/kernel/core_pattern; hostname owned; sysctl -w kernel.panic=1",
+        user="root",
+    )
     assert {name: Path("/proc/sys", name).read_text() for name in HOST_KNOBS} == before
     assert socket.gethostname() != "owned"
     if isolation == "container":
@@ -135,7 +138,12 @@ def test_files_of_other_ranges_are_nobodys(arena: "Range") -> None:
         path.chmod(0o600)
         os.chown(path, owner, owner)
         assert box.exec(["stat", "-c", "%u", f"/var/{name}"], user="root").stdout == "65534\n"
-        for command in (f"cat /var/{name}", f"chown 0 /var/{name}", f"chmod 777 /var/{name}", f"echo x > /var/{name}"):
+        for command in (
+            f"cat /var/{name}",
+            f"chown 0 /var/{name}",
+            f"chmod 777 /var/{name}",
+            f"echo x > /var/{name}",
+        ):
             assert box.exec(command, user="root").exit_code != 0, command
         assert path.read_text() == "another's"
 

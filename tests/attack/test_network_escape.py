@@ -1,7 +1,6 @@
 """A hostile program against the network: everything that it may try to reach beside what its policy lists."""
 
 import contextlib
-import os
 import secrets
 import socket
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from corral import Sandbox
-from corral.gateway.names import SYNTHETIC
 
 if TYPE_CHECKING:
     from tests.attack.conftest import Range, Trap
@@ -46,12 +44,21 @@ def address_of(arena: "Range", box: Sandbox, name: str) -> str:
 # -- the host -------------------------------------------------------------------------------------------------------
 
 
-def test_services_of_the_host_are_not_reached(arena: "Range", isolation: str, trap: "Trap", addresses: list[str]) -> None:
+def test_services_of_the_host_are_not_reached(
+    arena: "Range", isolation: str, trap: "Trap", addresses: list[str]
+) -> None:
     """G-6, G-10: listeners on every address of the host, by loopback, interface addresses, TCP and UDP."""
     attempts = [("tcp", address, trap.tcp_port) for address in addresses]
     attempts += [("udp", address, trap.udp_port) for address in addresses]
     outcomes = arena.net(arena.box(isolation), *attempts)
-    assert set(outcomes) <= {"ECONNREFUSED", "ConnectionRefusedError", "ENETUNREACH", "silence", "EHOSTUNREACH", "OSError"}
+    assert set(outcomes) <= {
+        "ECONNREFUSED",
+        "ConnectionRefusedError",
+        "ENETUNREACH",
+        "silence",
+        "EHOSTUNREACH",
+        "OSError",
+    }
     assert trap.touched() == []
 
 
@@ -61,7 +68,9 @@ def test_an_allowed_address_of_the_host_is_refused_all_the_same(
     """G-63: a rule that names the host's own address, or loopback, opens nothing."""
     own = [address for address in addresses if not address.startswith(("127.", "0.", "10.200."))]
     box = arena.box(isolation, allow=tuple(f"{address}:{trap.tcp_port}" for address in own))
-    for answer in arena.net(box, *(("http", address, trap.tcp_port, f"{address}:{trap.tcp_port}") for address in own)):
+    for answer in arena.net(
+        box, *(("http", address, trap.tcp_port, f"{address}:{trap.tcp_port}") for address in own)
+    ):
         assert status(answer) == 403
     assert "ok" not in arena.net(box, *(("tls", address, trap.tcp_port, None) for address in own))
     assert trap.touched() == []
@@ -75,7 +84,9 @@ def test_an_allowed_name_that_means_the_host_is_refused(arena: "Range", isolatio
         box = arena.box(isolation, allow=(f"{name}:{trap.tcp_port}", f"{name}:443"))
         place = address_of(arena, box, name)
         answers = arena.net(
-            box, ("http", place, trap.tcp_port, f"{name}:{trap.tcp_port}"), ("tls", place, trap.tcp_port, name)
+            box,
+            ("http", place, trap.tcp_port, f"{name}:{trap.tcp_port}"),
+            ("tls", place, trap.tcp_port, name),
         )
         assert status(answers[0]) in (403, 502)
         assert answers[1] != "ok"
@@ -96,8 +107,11 @@ def test_metadata_services_are_refused(arena: "Range", isolation: str) -> None:
 
 def test_unix_sockets_of_the_host_are_not_there(arena: "Range", isolation: str, trap: "Trap") -> None:
     """G-11, design §4: the daemon's socket and other local services, in the file system and in the abstract name space."""
-    paths = (str(arena.daemon.run / "api.sock"), str(trap.path), f"@{trap.abstract_name}", "/run/docker.sock",
-             "/var/run/docker.sock", "/run/containerd/containerd.sock", "/proc/1/root" + str(arena.daemon.run / "api.sock"))  # fmt: skip
+    api = str(arena.daemon.run / "api.sock")
+    paths = (
+        *(api, f"/proc/1/root{api}", str(trap.path), f"@{trap.abstract_name}"),
+        *("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock"),
+    )
     outcomes = arena.net(arena.box(isolation), *(("unix", path) for path in paths), user="root")
     assert set(outcomes) <= {"ENOENT", "ECONNREFUSED", "EACCES"}
     assert trap.touched() == []
@@ -105,11 +119,24 @@ def test_unix_sockets_of_the_host_are_not_there(arena: "Range", isolation: str, 
 
 def test_the_control_api_is_not_served_to_sandboxes(arena: "Range", isolation: str) -> None:
     """G-9, G-11: no Host header makes the gateway answer as the daemon."""
-    hosts = ("localhost", "127.0.0.1", "corral", "gateway.corral", "10.200.0.1", "[::1]", "localhost:7070", "api.sock")
+    hosts = (
+        "localhost",
+        "127.0.0.1",
+        "corral",
+        "gateway.corral",
+        "10.200.0.1",
+        "[::1]",
+        "localhost:7070",
+        "api.sock",
+    )
     paths = ("/v1/sandboxes", "/v1/secrets", "/v1/config", "/openapi.json", "/v1/health")
-    answers = arena.net(arena.box(isolation), *(("http", "10.200.0.1", 80, host, path) for host in hosts for path in paths))
+    answers = arena.net(
+        arena.box(isolation), *(("http", "10.200.0.1", 80, host, path) for host in hosts for path in paths)
+    )
     assert {status(answer) for answer in answers} <= {400, 403, 404, 421}
-    assert not [answer["body"] for answer in answers if "state" in answer["body"] or "paths" in answer["body"]]
+    assert not [
+        answer["body"] for answer in answers if "state" in answer["body"] or "paths" in answer["body"]
+    ]
 
 
 def test_neither_gateway_nor_daemon_listen_on_the_host(arena: "Range") -> None:
@@ -120,7 +147,7 @@ def test_neither_gateway_nor_daemon_listen_on_the_host(arena: "Range") -> None:
         links = []
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                links.append(os.readlink(entry))
+                links.append(str(entry.readlink()))
         assert not {link for link in links if link.removeprefix("socket:[").removesuffix("]") in inodes}
 
 
@@ -145,9 +172,24 @@ def test_another_sandbox_is_not_reached(arena: "Range", isolation: str) -> None:
     server = neighbour.spawn(["python3", "-c", listen])
     assert next(iter(server.output())).text == "ready\n"
     box = arena.box(isolation)
-    targets = ("10.200.0.1", "10.200.0.2", "10.200.0.3", "10.200.0.0", "127.0.0.1", "198.18.0.1", "10.200.0.6")
+    targets = (
+        "10.200.0.1",
+        "10.200.0.2",
+        "10.200.0.3",
+        "10.200.0.0",
+        "127.0.0.1",
+        "198.18.0.1",
+        "10.200.0.6",
+    )
     outcomes = arena.net(box, *(("tcp", address, 7777) for address in targets), ("unix", "@neighbour"))
-    assert set(outcomes) <= {"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "TimeoutError", "ETIMEDOUT"}
+    assert set(outcomes) <= {
+        "ECONNREFUSED",
+        "ENETUNREACH",
+        "EHOSTUNREACH",
+        "EACCES",
+        "TimeoutError",
+        "ETIMEDOUT",
+    }
     assert "ok" not in outcomes
     server.kill()
     assert "reached" not in server.wait().stdout
@@ -187,9 +229,13 @@ def test_no_ipv6(arena: "Range", isolation: str) -> None:
 def test_no_ping_and_no_udp(arena: "Range", isolation: str, trap: "Trap", addresses: list[str]) -> None:
     """G-300: echo requests and datagrams to the host and the world have no answer and arrive nowhere."""
     box = arena.box(isolation)
-    targets = [address for address in (*addresses, PUBLIC, "8.8.8.8") if not address.startswith(("127.", "0."))]
+    targets = [
+        address for address in (*addresses, PUBLIC, "8.8.8.8") if not address.startswith(("127.", "0."))
+    ]
     assert "reply" not in arena.net(box, *(("ping", address) for address in targets))
-    attempts = [("udp", address, port) for address in targets for port in (trap.udp_port, 123, 443, 853, 51820)]
+    attempts = [
+        ("udp", address, port) for address in targets for port in (trap.udp_port, 123, 443, 853, 51820)
+    ]
     assert "reply" not in arena.net(box, *attempts)
     assert trap.touched() == []
 
@@ -216,12 +262,16 @@ def test_a_denied_name_never_leaves(arena: "Range", isolation: str) -> None:
     box = arena.box(isolation, allow=("*.wild.example",))
     servers = ("10.200.0.1", "8.8.8.8", "1.1.1.1", "9.9.9.9")
     kinds = (1, 28, 16, 15, 2, 12, 33, 65, 255, 10, 6)
-    questions = [("dns", server, f"{mark}.evil.example", kind) for server in servers for kind in kinds]
+    questions: list[tuple[object, ...]] = [
+        ("dns", server, f"{mark}.evil.example", kind) for server in servers for kind in kinds
+    ]
     questions += [("dns", server, f"{mark}.evil.example", 1, True) for server in servers]
     with listening_to_the_wire() as packets:
         answers = arena.net(box, *questions)
         # G-283: an allowed wildcard is not looked up before it is connected to.
-        arena.net(box, ("dns", "10.200.0.1", f"{mark}.wild.example"), ("dns", "8.8.8.8", f"{mark}.wild.example", 16))
+        arena.net(
+            box, ("dns", "10.200.0.1", f"{mark}.wild.example"), ("dns", "8.8.8.8", f"{mark}.wild.example", 16)
+        )
         with socket.socket(type=socket.SOCK_DGRAM) as probe:  # that the wire is heard at all
             probe.sendto(control.encode(), ("127.0.0.1", 53))
     assert {answer.get("code") for answer in answers} == {NXDOMAIN}
@@ -234,12 +284,18 @@ def test_odd_questions_are_refused(arena: "Range", isolation: str) -> None:
     box = arena.box(isolation, allow=("*.wild.example",))
     deep = ".".join(["a"] * 60) + ".wild.example"
     answers = arena.net(
-        box, ("dns", "10.200.0.1", "wild.example", 252), ("dns", "10.200.0.1", deep), ("dns", "10.200.0.1", "a.wild.example", 16)
+        box,
+        ("dns", "10.200.0.1", "wild.example", 252),
+        ("dns", "10.200.0.1", deep),
+        ("dns", "10.200.0.1", "a.wild.example", 16),
     )
     assert answers[0]["code"] == REFUSED
     assert answers[1]["code"] in (NXDOMAIN, REFUSED)
     assert answers[2]["answers"] == 0
-    flood = [("udp", "10.200.0.1", 53, "not a question"), *(("dns", "10.200.0.1", f"n{n}.evil.example") for n in range(300))]
+    flood = [
+        ("udp", "10.200.0.1", 53, "not a question"),
+        *(("dns", "10.200.0.1", f"n{n}.evil.example") for n in range(300)),
+    ]
     arena.net(box, *flood)
     assert address_of(arena, box, "a.wild.example")
 
@@ -248,11 +304,15 @@ def test_own_resolver_settings_change_nothing(arena: "Range", isolation: str) ->
     """G-12, G-290: a parent directory renamed, another resolver, another hosts file: all still ends at the gateway."""
     box = arena.box(isolation, allow=(ALLOWED,))
     box.exec("mv /etc /etc.old && mkdir /etc && cp /etc.old/passwd /etc.old/group /etc/", user="root")
-    box.exec("echo nameserver 8.8.8.8 > /etc/resolv.conf; echo '1.2.3.4 allowed.example' > /etc/hosts", user="root")
+    box.exec(
+        "echo nameserver 8.8.8.8 > /etc/resolv.conf; echo '1.2.3.4 allowed.example' > /etc/hosts", user="root"
+    )
     [answer] = arena.net(box, ("dns", "8.8.8.8", "evil.example"))
     assert answer["code"] == NXDOMAIN
     [answer] = arena.net(box, ("http", "1.2.3.4", 80, ALLOWED))
-    assert "reason=unresolved" in answer["head"]  # by the name, which the host does not know, not by the address
+    assert (
+        "reason=unresolved" in answer["head"]
+    )  # by the name, which the host does not know, not by the address
 
 
 # -- allowed names as a cover -----------------------------------------------------------------------------------------
@@ -262,7 +322,9 @@ def test_unlisted_ports_of_an_allowed_host(arena: "Range", isolation: str) -> No
     """G-55: the port belongs to the rule; the kernel refuses the others, the gateway those that it serves for others."""
     box = arena.box(isolation, allow=(f"{ALLOWED}:443", f"{OTHER}:8443"))
     place = address_of(arena, box, ALLOWED)
-    assert set(arena.net(box, *(("tcp", place, port) for port in (22, 25, 465, 587, 3306, 8080)))) == {"ECONNREFUSED"}
+    assert set(arena.net(box, *(("tcp", place, port) for port in (22, 25, 465, 587, 3306, 8080)))) == {
+        "ECONNREFUSED"
+    }
     assert arena.net(box, ("tls", place, 8443, ALLOWED)) != ["ok"]
     assert status(arena.net(box, ("http", place, 80, ALLOWED))[0]) == 403
 
@@ -297,7 +359,9 @@ def test_host_fields_that_do_not_fit_are_refused(arena: "Range", isolation: str)
     assert {status(answer) for answer in answers} <= {400, 403, 405, 421}
     # None was refused only because there is no such host on the other side.
     assert not [answer["head"] for answer in answers if "reason=unre" in answer["head"]]
-    [answers] = arena.net(box, ("raw", "10.200.0.1", 80, second + second.replace("gateway.corral", "evil.example"), 2))
+    [answers] = arena.net(
+        box, ("raw", "10.200.0.1", 80, second + second.replace("gateway.corral", "evil.example"), 2)
+    )
     assert "reason=host-not-allowed" in answers[-1]["head"]
 
 
@@ -313,16 +377,22 @@ def test_smuggled_requests_are_refused(arena: "Range", isolation: str) -> None:
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
     )  # fmt: skip
     texts = (f"POST / HTTP/1.1\r\nHost: {ALLOWED}\r\n{extra}\r\n0\r\n\r\n{hidden}" for extra in fields)
-    for extra, answers in zip(fields, arena.net(box, *(("raw", place, 80, text, 2) for text in texts)), strict=True):
+    for extra, answers in zip(
+        fields, arena.net(box, *(("raw", place, 80, text, 2) for text in texts)), strict=True
+    ):
         assert [answer["status"] for answer in answers] == [400] or answers == [], (extra, answers)
 
 
 def test_model_apis_are_not_reached_past_the_meter(arena: "Range", isolation: str) -> None:
     """G-185: an own key, or a model API as an allowed host, is no way to spend unmetered."""
     box = arena.box(isolation, allow=("api.anthropic.com", "api.openai.com", "*"))
-    answers = arena.net(box, *(("dns", "10.200.0.1", name) for name in ("api.anthropic.com", "api.openai.com")))
+    answers = arena.net(
+        box, *(("dns", "10.200.0.1", name) for name in ("api.anthropic.com", "api.openai.com"))
+    )
     assert {answer["code"] for answer in answers} == {NXDOMAIN}
-    for answer in arena.net(box, ("tls", PUBLIC, 443, "api.anthropic.com"), ("tls", PUBLIC, 443, "api.openai.com")):
+    for answer in arena.net(
+        box, ("tls", PUBLIC, 443, "api.anthropic.com"), ("tls", PUBLIC, 443, "api.openai.com")
+    ):
         assert "ALERT" in answer
 
 

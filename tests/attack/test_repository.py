@@ -1,4 +1,4 @@
-"""A repository that the agent prepared against whoever looks at its work on the host: `corral diff`, `corral pull`, and git after."""
+"""A repository that an agent prepared, against whoever looks at its work on the host: `corral diff`, `corral pull`, git."""
 
 import os
 import subprocess
@@ -19,7 +19,9 @@ def git(place: Path, *args: str) -> str:
     """The host's git, as its user runs it."""
     env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
     identity = ("-c", "user.name=Owner", "-c", "user.email=owner@example.com")
-    done = subprocess.run(["git", "-C", str(place), *identity, *args], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        ["git", "-C", str(place), *identity, *args], capture_output=True, text=True, check=True, env=env
+    )
     return done.stdout
 
 
@@ -37,7 +39,14 @@ def repo(tmp_path: Path) -> Path:
 
 def state(repo: Path) -> dict[str, bytes]:
     """Every file of a repository but its objects and what a pull may add."""
-    ours = (".git/objects", ".git/refs/corral", ".git/packed-refs", ".git/FETCH_HEAD", ".git/logs/refs/corral", ".git/shallow")
+    ours = (
+        ".git/objects",
+        ".git/refs/corral",
+        ".git/packed-refs",
+        ".git/FETCH_HEAD",
+        ".git/logs/refs/corral",
+        ".git/shallow",
+    )
     found = {}
     for path in repo.rglob("*"):
         name = str(path.relative_to(repo))
@@ -81,7 +90,9 @@ def work(arena: "Range", repo: Path, script: str, isolation: str = "container") 
     return box
 
 
-def test_poisoned_configuration_and_hooks_run_nothing_on_the_host(arena: "Range", isolation: str, repo: Path, tmp_path: Path) -> None:
+def test_poisoned_configuration_and_hooks_run_nothing_on_the_host(
+    arena: "Range", isolation: str, repo: Path, tmp_path: Path
+) -> None:
     """G-271 to G-274, GIT-14: hooks, filters, drivers, monitors, helpers and aliases of the agent's repository: none runs here."""
     mark = tmp_path / "mark"
     box = work(arena, repo, _POISON.replace("MARK", str(mark)), isolation)
@@ -128,9 +139,9 @@ def test_refs_and_paths_that_lead_elsewhere(arena: "Range", repo: Path, host_sec
         f"cd ~/project && echo {repo}/.git/objects > .git/objects/info/alternates && rm -rf .git/objects/??",
         "cd ~/project && echo 'ref: refs/heads/--upload-pack=touch /tmp/x' > .git/HEAD",
         "cd ~/project && printf 'ref: ../../../../etc/passwd\\n' > .git/HEAD",
-        "cd ~/project && git symbolic-ref HEAD refs/heads/x && cp .git/refs/heads/main '.git/refs/heads/x' 2>/dev/null; ln -sf /etc/shadow .git/HEAD",
+        "cd ~/project && git symbolic-ref HEAD refs/heads/x; ln -sf /etc/shadow .git/HEAD",
         "rm -rf ~/project && ln -s / ~/project",
-        "mkdir -p ~/bin && printf '#!/bin/sh\\nyes\\n' > ~/bin/git && chmod 755 ~/bin/git && cp ~/bin/git /tmp/; echo 'PATH=~/bin:$PATH' >> ~/.profile",
+        "mkdir -p ~/bin && printf '#!/bin/sh\\nyes\\n' > ~/bin/git && chmod 755 ~/bin/git; echo 'PATH=~/bin:$PATH' >> ~/.profile",
     )  # fmt: skip
     before = state(repo)
     for script in scripts:
@@ -146,8 +157,18 @@ def test_refs_and_paths_that_lead_elsewhere(arena: "Range", repo: Path, host_sec
 def test_a_git_of_the_agents_own_making_answers(arena: "Range", repo: Path, host_secret: Path) -> None:
     """Principle 1: what a replaced `git` in the sandbox says, and how much, is data: refused or bounded, never obeyed."""
     box = work(arena, repo, "true")
-    for fake in ("yes", "head -c 50000000 /dev/urandom", f"echo --upload-pack=cat {host_secret}", "sleep 0", "kill -9 $$"):
-        box.exec(["sh", "-c", f"printf '#!/bin/sh\\n{fake}\\n' > /tmp/git && cp /tmp/git /usr/bin/git"], user="root", check=True)
+    for fake in (
+        "yes",
+        "head -c 50000000 /dev/urandom",
+        f"echo --upload-pack=cat {host_secret}",
+        "sleep 0",
+        "kill -9 $$",
+    ):
+        box.exec(
+            ["sh", "-c", f"printf '#!/bin/sh\\n{fake}\\n' > /tmp/git && cp /tmp/git /usr/bin/git"],
+            user="root",
+            check=True,
+        )
         before = state(repo)
         done = arena.daemon.cli("pull", box.name, check=False)
         assert done.returncode != 0, fake
@@ -155,11 +176,20 @@ def test_a_git_of_the_agents_own_making_answers(arena: "Range", repo: Path, host
     arena.alive()
 
 
-def test_a_hostile_users_repository_runs_nothing_at_create(arena: "Range", repo: Path, tmp_path: Path) -> None:
+def test_a_hostile_users_repository_runs_nothing_at_create(
+    arena: "Range", repo: Path, tmp_path: Path
+) -> None:
     """G-271, GIT-14: a repository from elsewhere, with hooks and monitors of its own, given to `--repo`."""
     mark = tmp_path / "mark"
     hook = f"#!/bin/sh\ntouch {mark}\n"
-    for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change", "pre-auto-gc", "fsmonitor-watchman"):
+    for name in (
+        "post-checkout",
+        "pre-commit",
+        "reference-transaction",
+        "post-index-change",
+        "pre-auto-gc",
+        "fsmonitor-watchman",
+    ):
         path = repo / ".git" / "hooks" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(hook)

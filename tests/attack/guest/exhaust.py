@@ -26,7 +26,7 @@ def forks(limit: int) -> None:
 
 def memory(limit: int) -> None:
     """Touch memory without end."""
-    kept = []
+    kept: list[bytes] = []
     while True:
         kept.append(b"x" * (8 * MIB))
 
@@ -75,7 +75,8 @@ def shared(limit: int) -> None:
 
 def descriptors(limit: int) -> None:
     """Open files and sockets, at most `limit`."""
-    kept, error = [], 0
+    kept: list[int] = []
+    error = 0
     try:
         while len(kept) < limit:
             kept += [os.open("/", os.O_RDONLY), *os.pipe()]
@@ -86,7 +87,8 @@ def descriptors(limit: int) -> None:
 
 def connections(limit: int) -> None:
     """Connect to the gateway, `limit` times, and send the beginning of a request on each; then wait for a line of input."""
-    kept, failed = [], 0
+    kept: list[socket.socket] = []
+    failed = 0
     for number in range(limit):
         connection = socket.socket()
         connection.settimeout(0.5)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.attack.guest.kit import ARM, in_child, libc, outcome, report, syscall
+from tests.attack.guest.kit import ARM, in_child, libc, outcome, report, syscall, touch
 
 # name: (number on x86-64, number on 64-bit ARM)
 CALLS = {
@@ -47,19 +47,19 @@ KNOBS = (
 def calls() -> dict[str, str]:
     """Each call with arguments that are nothing."""
     numbers = {name: pair[ARM] for name, pair in CALLS.items()} | ({} if ARM else X86_ONLY)
-    return {name: in_child(lambda number=number: syscall(number, 0, 0, 0, 0, 0, 0)) for name, number in numbers.items()}
+    return {name: in_child(syscall, number, 0, 0, 0, 0, 0, 0) for name, number in numbers.items()}
 
 
 def namespaces() -> dict[str, str]:
     """New namespaces, by unshare and by clone; a new view of one's own, by setns."""
-    unshare, clone = ((97, 220) if ARM else (272, 56))
-    found = {f"unshare {name}": in_child(lambda flag=flag: syscall(unshare, flag)) for name, flag in NAMESPACES.items()}
+    unshare, clone = (97, 220) if ARM else (272, 56)
+    found = {f"unshare {name}": in_child(syscall, unshare, flag) for name, flag in NAMESPACES.items()}
 
     def cloned(flag: int) -> None:
         if syscall(clone, flag | 17, 0, 0, 0, 0) == 0:
             os._exit(0)
 
-    found |= {f"clone {name}": in_child(lambda flag=flag: cloned(flag)) for name, flag in NAMESPACES.items() if flag != 0x80}
+    found |= {f"clone {name}": in_child(cloned, flag) for name, flag in NAMESPACES.items() if flag != 0x80}
     found["chroot escape"] = in_child(_chroot_escape)
     return found
 
@@ -90,7 +90,7 @@ def foreign_abi() -> dict[str, str]:
         if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(area)))() < 0:
             raise PermissionError(1, "")
 
-    return {"int 0x80": in_child(interrupt), "x32": in_child(lambda: syscall(0x40000000 + 39))}
+    return {"int 0x80": in_child(interrupt), "x32": in_child(syscall, 0x40000000 + 39)}
 
 
 def terminal() -> dict[str, str]:
@@ -99,20 +99,27 @@ def terminal() -> dict[str, str]:
     key = ctypes.create_string_buffer(b"x")
     ioctl = 29 if ARM else 16
     return {
-        name: in_child(lambda request=request: syscall(ioctl, slave, ctypes.c_ulong(request), key))
+        name: in_child(syscall, ioctl, slave, ctypes.c_ulong(request), key)
         for name, request in (("TIOCSTI", TIOCSTI), ("TIOCSTI, upper half", 0x1_0000_0000 | TIOCSTI))
     }
 
 
 def devices() -> dict[str, str]:
     """Device nodes, made new."""
-    wanted = {"memory": (1, 1), "kmsg": (1, 11), "disk": (254, 0), "loop": (7, 0), "null": (1, 3), "fuse": (10, 229)}
+    wanted = {
+        "memory": (1, 1),
+        "kmsg": (1, 11),
+        "disk": (254, 0),
+        "loop": (7, 0),
+        "null": (1, 3),
+        "fuse": (10, 229),
+    }
 
     def make(number: tuple[int, int], kind: int) -> None:
         os.mknod(f"/root/node-{kind}-{number[0]}-{number[1]}", 0o666 | kind, os.makedev(*number))
 
     return {
-        f"{label} {name}": outcome(lambda number=number, kind=kind: make(number, kind))
+        f"{label} {name}": outcome(make, number, kind)
         for name, number in wanted.items()
         for label, kind in (("char", stat.S_IFCHR), ("block", stat.S_IFBLK))
     }
@@ -120,7 +127,7 @@ def devices() -> dict[str, str]:
 
 def knobs() -> dict[str, str]:
     """Files by which a kernel is steered or read out."""
-    return {path: outcome(lambda path=path: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))) for path in KNOBS}
+    return {path: outcome(touch, path, os.O_WRONLY | os.O_NONBLOCK) for path in KNOBS}
 
 
 def mounts() -> dict[str, str]:
@@ -131,19 +138,31 @@ def mounts() -> dict[str, str]:
         if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None) != 0:
             raise OSError(ctypes.get_errno(), "")
 
-    found = {f"remount {path}": in_child(lambda path=path: mount("none", path, "", 0x20 | 0x1000)) for path in fixed}
+    found = {f"remount {path}": in_child(mount, "none", path, "", 0x20 | 0x1000) for path in fixed}
     for path in fixed:
-        found[f"write {path}"] = outcome(lambda path=path: os.close(os.open(path, os.O_WRONLY)))
-        found[f"unmount {path}"] = in_child(lambda path=path: _checked(libc.umount2(path.encode(), 2)))
+        found[f"write {path}"] = outcome(touch, path, os.O_WRONLY)
+        found[f"unmount {path}"] = in_child(_unmount, path)
     os.makedirs("/root/mnt", exist_ok=True)
-    kinds = ("proc", "sysfs", "tmpfs", "cgroup", "cgroup2", "overlay", "debugfs", "bpf", "securityfs", "btrfs", "mqueue")
-    found |= {f"mount {kind}": in_child(lambda kind=kind: mount(kind, "/root/mnt", kind, 0)) for kind in kinds}
-    found["bind /proc"] = in_child(lambda: mount("/proc", "/root/mnt", "", 0x1000 | 0x4000))
+    kinds = (
+        "proc",
+        "sysfs",
+        "tmpfs",
+        "cgroup",
+        "cgroup2",
+        "overlay",
+        "debugfs",
+        "bpf",
+        "securityfs",
+        "btrfs",
+        "mqueue",
+    )
+    found |= {f"mount {kind}": in_child(mount, kind, "/root/mnt", kind, 0) for kind in kinds}
+    found["bind /proc"] = in_child(mount, "/proc", "/root/mnt", "", 0x1000 | 0x4000)
     return found
 
 
-def _checked(result: int) -> None:
-    if result != 0:
+def _unmount(path: str) -> None:
+    if libc.umount2(path.encode(), 2) != 0:
         raise OSError(ctypes.get_errno(), "")
 
 

@@ -15,15 +15,20 @@ libc = ctypes.CDLL(None, use_errno=True)
 ARM = platform.machine() == "aarch64"
 
 
-def outcome(action: Callable[[], object]) -> str:
+def outcome(action: Callable[..., object], *arguments: object) -> str:
     """`ok`, or the name of the error."""
     try:
-        action()
+        action(*arguments)
     except socket.gaierror:
         return "unresolved"
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     return "ok"
+
+
+def touch(path: str, flags: int) -> None:
+    """Open a file and close it."""
+    os.close(os.open(path, flags))
 
 
 def syscall(number: int, *arguments: Any) -> int:
@@ -35,13 +40,13 @@ def syscall(number: int, *arguments: Any) -> int:
     return result
 
 
-def in_child(action: Callable[[], object]) -> str:
+def in_child(action: Callable[..., object], *arguments: object) -> str:
     """The outcome in a process of its own, which an action may spoil; the signal's name if it is killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        os.write(writer, outcome(action).encode())
+        os.write(writer, outcome(action, *arguments).encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:

@@ -36,10 +36,16 @@ def raw(host: str, port: int, data: str, requests: int = 1) -> list[dict[str, An
 
 def _answer(text: str) -> dict[str, Any]:
     head, _, body = text.partition("\r\n\r\n")
-    return {"status": int(head.split(" ")[1]) if head.startswith("HTTP/") else 0, "head": head, "body": body[:4000]}
+    return {
+        "status": int(head.split(" ")[1]) if head.startswith("HTTP/") else 0,
+        "head": head,
+        "body": body[:4000],
+    }
 
 
-def http(host: str, port: int, authority: str, path: str = "/", fields: str = "", method: str = "GET") -> dict[str, Any]:
+def http(
+    host: str, port: int, authority: str, path: str = "/", fields: str = "", method: str = "GET"
+) -> dict[str, Any]:
     """One HTTP request to an address, with any Host."""
     text = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{fields}Connection: close\r\n\r\n"
     answers = raw(host, port, text)
@@ -52,7 +58,10 @@ def tls(host: str, port: int, name: str | None) -> str:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with socket.create_connection((host, port), PATIENCE) as plain, context.wrap_socket(plain, server_hostname=name):
+        with (
+            socket.create_connection((host, port), PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname=name),
+        ):
             return "ok"
     except ssl.SSLError as error:
         return str(error.reason)
@@ -95,7 +104,9 @@ def dns(server: str, name: str, kind: int = 1, over_tcp: bool = False) -> dict[s
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     query = struct.pack("!6H", 0x1234, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", kind, 1)
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if over_tcp else socket.SOCK_DGRAM) as connection:
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM if over_tcp else socket.SOCK_DGRAM
+        ) as connection:
             connection.settimeout(PATIENCE)
             connection.connect((server, 53))
             connection.sendall(struct.pack("!H", len(query)) + query if over_tcp else query)
@@ -111,7 +122,7 @@ def unix(path: str) -> str:
     """Connect to a unix socket; a path that starts with @ is an abstract one."""
     address = "\0" + path[1:] if path.startswith("@") else path
     with socket.socket(socket.AF_UNIX) as connection:
-        return outcome(lambda: connection.connect(address))
+        return outcome(connection.connect, address)
 
 
 def attempt(kind: str, *arguments: Any) -> Any:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.attack.guest.kit import in_child, libc, outcome, report
+from tests.attack.guest.kit import in_child, libc, outcome, report, touch
 
 SYS_ADMIN = 21
 PR_CAPBSET_READ, PR_CAP_AMBIENT = 23, 47
@@ -16,7 +16,11 @@ PR_CAPBSET_READ, PR_CAP_AMBIENT = 23, 47
 def fields(pid: str = "self") -> dict[str, str]:
     """The rights of a process, as hexadecimal masks."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("Cap", "NoNewPrivs", "Seccomp:"))}
+    return {
+        line.split(":")[0]: line.split()[1]
+        for line in lines
+        if line.startswith(("Cap", "NoNewPrivs", "Seccomp:"))
+    }
 
 
 def capset_all() -> None:
@@ -33,14 +37,16 @@ def run_with_file_rights() -> str:
     Path(path).write_bytes(Path("/bin/cat").read_bytes())
     Path(path).chmod(0o755)
     value = struct.pack("<5I", 0x02000001, 1 << SYS_ADMIN, 0, 0, 0)
-    setting = outcome(lambda: os.setxattr(path, "security.capability", value))
+    setting = outcome(os.setxattr, path, "security.capability", value)
     if setting != "ok":
         return setting
     try:
         said = subprocess.run([path, "/proc/self/status"], capture_output=True, text=True, check=False)
     except OSError:
         return "refused"
-    return next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("CapEff")), "refused")
+    return next(
+        (line.split()[1] for line in said.stdout.splitlines() if line.startswith("CapEff")), "refused"
+    )
 
 
 def setuid_root() -> str:
@@ -52,7 +58,9 @@ def setuid_root() -> str:
         ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", path, "/proc/self/status"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("CapEff")), "refused")
+    return next(
+        (line.split()[1] for line in said.stdout.splitlines() if line.startswith("CapEff")), "refused"
+    )
 
 
 def processes() -> dict[str, str]:
@@ -71,11 +79,11 @@ def foreign(pids: list[int]) -> dict[str, str]:
     """Attempts on processes of the host, by their numbers there."""
     found = {}
     for pid in pids:
-        found[f"kill {pid}"] = outcome(lambda pid=pid: os.kill(pid, 0))
-        found[f"open {pid}"] = outcome(lambda pid=pid: os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY)))
-        found[f"root {pid}"] = outcome(lambda pid=pid: os.listdir(f"/proc/{pid}/root/"))
-        found[f"ptrace {pid}"] = in_child(lambda pid=pid: _ptrace(pid))
-        found[f"pidfd {pid}"] = outcome(lambda pid=pid: os.close(os.pidfd_open(pid)))
+        found[f"kill {pid}"] = outcome(os.kill, pid, 0)
+        found[f"open {pid}"] = outcome(touch, f"/proc/{pid}/mem", os.O_RDONLY)
+        found[f"root {pid}"] = outcome(os.listdir, f"/proc/{pid}/root/")
+        found[f"ptrace {pid}"] = in_child(_ptrace, pid)
+        found[f"pidfd {pid}"] = outcome(os.pidfd_open, pid)
     return found
 
 
@@ -93,7 +101,7 @@ if __name__ == "__main__":
             "setuid": setuid_root(),
             "user map": Path("/proc/self/uid_map").read_text().split(),
             "group map": Path("/proc/self/gid_map").read_text().split(),
-            "beyond": outcome(lambda: os.chown("/root", 70_000, 70_000)),
+            "beyond": outcome(os.chown, "/root", 70_000, 70_000),
             "cgroup": Path("/proc/self/cgroup").read_text(),
             "processes": processes(),
             "foreign": foreign([int(text) for text in sys.argv[1:]]),

@@ -50,14 +50,19 @@ def changes() -> dict[str, int]:
 
 def ipv6() -> dict[str, str]:
     """IPv6, to anybody."""
-    targets = {"loopback": "::1", "public": "2001:4860:4860::8888", "mapped": "::ffff:8.8.8.8", "link": "fe80::1%eth0"}
+    targets = {
+        "loopback": "::1",
+        "public": "2001:4860:4860::8888",
+        "mapped": "::ffff:8.8.8.8",
+        "link": "fe80::1%eth0",
+    }
 
     def connect(target: str) -> None:
         with socket.socket(socket.AF_INET6) as connection:
             connection.settimeout(1)
             connection.connect((target, 8443))
 
-    return {name: outcome(lambda target=target: connect(target)) for name, target in targets.items()}
+    return {name: outcome(connect, target) for name, target in targets.items()}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def spool(target: str) -> dict[str, str]:
     for number in range(1, 40):
         for suffix in ("out", "err"):
             path = SPOOL / f"{number}.{suffix}"
-            found[str(path)] = outcome(lambda path=path, number=number: _replace(path, target, number))
+            found[str(path)] = outcome(_replace, path, target, number)
     return found
 
 
@@ -53,9 +53,9 @@ def init() -> dict[str, str]:
 
     found = {"trace": in_child(trace)}
     for path in ("/proc/1/fd/0", "/proc/1/fd/1", "/proc/1/mem"):
-        found[f"write {path}"] = outcome(lambda path=path: write(path))
-    found["replace"] = outcome(lambda: os.rename("/bin/true", "/run/corral/init"))
-    found["unlink"] = outcome(lambda: os.unlink("/run/corral/init"))
+        found[f"write {path}"] = outcome(write, path)
+    found["replace"] = outcome(os.rename, "/bin/true", "/run/corral/init")
+    found["unlink"] = outcome(os.unlink, "/run/corral/init")
     return found
 
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     else:
         Path("/root/results").write_text(json.dumps(init()))
         # From here on its own output goes nowhere.
-        outcome(lambda: os.rename("/run/corral", "/run/moved"))
-        outcome(lambda: os.makedirs("/run/corral/io"))
+        outcome(os.rename, "/run/corral", "/run/moved")
+        outcome(os.makedirs, "/run/corral/io")
         for number in (signal.SIGSTOP, signal.SIGSEGV, signal.SIGHUP, signal.SIGKILL, signal.SIGTERM):
             os.kill(1, number)
