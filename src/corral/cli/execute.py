@@ -10,6 +10,7 @@ from corral.cli.app import App, pass_app
 from corral.cli.output import age, say, show_json, table
 from corral.cli.values import Duration, env_option, json_option, variables
 from corral.errors import InvalidInput
+from corral.model.process import OWN_TAG
 
 
 def split_own(args: Sequence[str], valued: set[str], flags: set[str]) -> list[str]:
@@ -179,11 +180,14 @@ def attach(app: App, name: str) -> int:
 
 @click.command(epilog="\b\nExamples:\n  corral ps box\n  corral ps box --json")
 @click.argument("name")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Also steps of Corral's own work, such as a clone."
+)
 @json_option
 @pass_app
-def ps(app: App, name: str, as_json: bool) -> None:
-    """List processes that Corral started in a sandbox: those that run, and the last ones that ended."""
-    found = app.client.list_processes(name)
+def ps(app: App, name: str, everything: bool, as_json: bool) -> None:
+    """List processes that were started in a sandbox: those that run, and the last ones that ended."""
+    found = [item for item in app.client.list_processes(name) if everything or item.tag != OWN_TAG]
     if as_json:
         show_json(found)
         return

@@ -149,7 +149,7 @@ class Sandboxes:
             if sandbox.state not in (State.RUNNING, State.PAUSED):
                 return await self._registry.advance(sandbox.id, Event.STOP)
             await self._take_down(sandbox.id, grace)
-            return await self._registry.advance(sandbox.id, Event.STOP, "stopped")
+            return await self._registry.advance(sandbox.id, Event.STOP)
 
     async def pause(self, tenant: TenantId, ref: str) -> Sandbox:
         """Freeze its processes where they are."""

@@ -7,7 +7,7 @@ from corral.engine.processes import Chunk, Ended, Processes, StartRequest
 from corral.errors import Conflict, Timeout, UpstreamFailed
 from corral.host.tasks import TaskOwner
 from corral.model.ids import ProcessId, SandboxId, TenantId
-from corral.model.process import Exit, Stream
+from corral.model.process import OWN_TAG, Exit, Stream
 
 OUTPUT_LIMIT = 4 * 1024 * 1024
 FEED = 256 * 1024
@@ -34,7 +34,13 @@ class Shell:
     ) -> tuple[int, bytes, bytes]:
         """Run to the end: exit code, stdout and stderr (the first 4 MiB of each). Raises Timeout."""
         request = StartRequest(
-            tuple(argv), user or self._user, cwd, dict(env or {}), stdin=stdin is not None, timeout=timeout
+            tuple(argv),
+            user or self._user,
+            cwd,
+            dict(env or {}),
+            stdin=stdin is not None,
+            timeout=timeout,
+            tag=OWN_TAG,
         )
         if stdin is None:
             result = await self._processes.run(self._tenant, self._sandbox, request, OUTPUT_LIMIT)
@@ -51,7 +57,9 @@ class Shell:
         timeout: float = 600.0,  # noqa: ASYNC109 - enforced inside the sandbox, which is killed for it
     ) -> AsyncIterator[bytes]:
         """Its stdout as it comes. Raises UpstreamFailed with the end of its stderr if it fails."""
-        request = StartRequest(tuple(argv), user or self._user, cwd, dict(env or {}), timeout=timeout)
+        request = StartRequest(
+            tuple(argv), user or self._user, cwd, dict(env or {}), timeout=timeout, tag=OWN_TAG
+        )
         info = await self._processes.start(self._tenant, self._sandbox, request)
         errors = bytearray()
         finished = False

@@ -17,6 +17,10 @@ class Stream(StrEnum):
     STDERR = "stderr"
 
 
+OWN_TAG = "corral"
+"""Tag of processes that are steps of Corral's own work: a clone, a diff, an installation."""
+
+
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
     """Rows and columns of a terminal, each 1 to 4096."""

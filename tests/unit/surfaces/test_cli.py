@@ -550,3 +550,10 @@ def test_a_setting_for_the_next_start_says_so(corral: Any) -> None:
 
 def test_show_names_the_template(corral: Any, box: str) -> None:
     assert re.search(r"^template +base$", corral("show", box).out, re.MULTILINE)
+
+
+def test_ps_shows_steps_of_corrals_own_work_when_asked(corral: Any, box: str) -> None:
+    corral("exec", "--detach", "--tag", "corral", box, "--", "hang")
+    corral("exec", "--detach", box, "--", "hang")
+    assert [line.split()[0] for line in corral("ps", box).out.splitlines()] == ["ID", "2"]
+    assert [line.split()[0] for line in corral("ps", "-a", box).out.splitlines()] == ["ID", "1", "2"]
