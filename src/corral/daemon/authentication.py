@@ -13,7 +13,7 @@ MAX_KEY = 256
 
 
 def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
-    """A function that names a request's tenant. Over the unix socket, which only root and its group can open, that is
+    """A function that names a request's tenant. Over the unix socket, which only root can open, that is
     the default tenant; over TCP a valid API key is required, whatever the request says of itself."""
 
     async def authenticate(request: Request) -> TenantId:
