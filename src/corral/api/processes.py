@@ -12,7 +12,7 @@ from corral.api.bodies import BINARY_REQUEST, body_of
 from corral.api.context import Caller, CallerDep, ProcessPath, RefPath
 from corral.api.failures import documented
 from corral.api.sandboxes import EVENT_STREAM, FollowQuery
-from corral.api.streams import event, stream, until_idle, while_connected
+from corral.api.streams import event, stream, while_connected
 from corral.engine.processes import Chunk, Ended, RunResult, StartRequest
 from corral.errors import Conflict, TooLarge
 from corral.model.ids import ProcessId
@@ -137,8 +137,7 @@ async def follow_output(
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield event("start", shapes.process_info(processes.get(caller.tenant, ref, process)))
-        output = processes.output(caller.tenant, ref, process, offsets)
-        async for item in output if follow else until_idle(output):
+        async for item in processes.output(caller.tenant, ref, process, offsets, follow=follow):
             match item:
                 case Chunk():
                     yield event(item.stream.value, protocol.OutputChunk(offset=item.offset, data=item.data))

@@ -159,11 +159,20 @@ class Processes:
         return self._live(tenant, ref, process)[1].info
 
     async def output(
-        self, tenant: TenantId, ref: str, process: ProcessId, offsets: dict[Stream, int] | None = None
+        self,
+        tenant: TenantId,
+        ref: str,
+        process: ProcessId,
+        offsets: dict[Stream, int] | None = None,
+        *,
+        follow: bool = True,
     ) -> AsyncIterator[Output]:
-        """Output from the given offsets (default: from the first byte still kept), then as it comes, then `Ended`."""
+        """Output from the given offsets (default: from the first byte still kept), then as it comes, then `Ended`.
+
+        Without `follow`: what has been written by now, and `Ended` if it has ended.
+        """
         session, live = self._live(tenant, ref, process)
-        async for item in self._follow(session, live, offsets or {}):
+        async for item in self._follow(session, live, offsets or {}, follow=follow):
             yield item
 
     async def write_stdin(self, tenant: TenantId, ref: str, process: ProcessId, data: bytes) -> None:
@@ -205,9 +214,7 @@ class Processes:
     async def _start(self, tenant: TenantId, ref: str, request: StartRequest) -> tuple[Session, Live]:
         sandbox, session = self._session(tenant, ref)
         if sandbox.state is State.PAUSED:
-            raise Conflict(
-                f"sandbox {sandbox.spec.name} is paused", f"resume it: `corral resume {sandbox.spec.name}`"
-            )
+            raise _not_running(sandbox)
         running = sum(1 for live in session.processes.values() if not live.ended)
         if running >= MAX_PROCESSES:
             raise TooLarge(f"{running} processes run already", "end some of them")
@@ -222,10 +229,7 @@ class Processes:
         sandbox = self._registry.find(tenant, ref)
         found = self._sessions.get(sandbox.id)
         if found is None:
-            raise Conflict(
-                f"sandbox {sandbox.spec.name} is {sandbox.state}",
-                f"start it: `corral start {sandbox.spec.name}`",
-            )
+            raise _not_running(sandbox)
         return sandbox, found[0]
 
     def _live(self, tenant: TenantId, ref: str, process: ProcessId) -> tuple[Session, Live]:
@@ -239,10 +243,11 @@ class Processes:
         return session, live
 
     async def _follow(
-        self, session: Session, live: Live, offsets: dict[Stream, int]
+        self, session: Session, live: Live, offsets: dict[Stream, int], *, follow: bool = True
     ) -> AsyncIterator[Output]:
         streams = (Stream.STDOUT,) if live.info.spec.terminal else (Stream.STDOUT, Stream.STDERR)
         position = {stream: max(offsets.get(stream, 0), live.freed.get(stream, 0)) for stream in streams}
+        written = {stream: session.written(live, stream) for stream in streams}
         while True:
             change = live.change.next()
             ended = live.info.exit
@@ -253,12 +258,15 @@ class Processes:
                     progress = True
                     yield Chunk(stream, position[stream], data)
                     position[stream] += len(data)
+            if not follow and ended is None and all(position[s] >= written[s] for s in streams):
+                return
             if progress:
                 # Reading does not wait, nor does everyone who takes it: without this a flood would hold up all others.
                 await asyncio.sleep(0)
                 continue
             if ended is not None:
                 yield Ended(ended)
+            if ended is not None or not follow:
                 return
             await asyncio.shield(change)
 
@@ -288,6 +296,18 @@ class Processes:
                 return
             kept -= live.kept
             await session.forget(live)
+
+
+def _not_running(sandbox: Sandbox) -> Conflict:
+    name = sandbox.spec.name
+    match sandbox.state:
+        case State.PAUSED:
+            hint = f"resume it: `corral resume {name}`"
+        case State.STOPPED:
+            hint = f"start it: `corral start {name}`"
+        case _:
+            hint = f"see what becomes of it: `corral show {name}`"
+    return Conflict(f"sandbox {name} is {sandbox.state}", hint)
 
 
 def _spec(sandbox: Sandbox, request: StartRequest) -> ProcessSpec:

@@ -164,13 +164,18 @@ class Session:
             live.stdin_open = live.info.spec.terminal is not None
             await self.send(guest.stdin_close(live.info.id))
 
+    def written(self, live: Live, stream: Stream) -> int:
+        """Bytes of output that PID 1 has told of."""
+        if live.report is None:
+            return 0
+        return live.report.stdout if stream is Stream.STDOUT else live.report.stderr
+
     def read(self, live: Live, stream: Stream, offset: int, size: int) -> bytes:
         """Output from `offset`, as far as PID 1 says that it wrote it: the file is the sandbox's, whose root may have made
         it a terabyte of nothing. After the end of PID 1, which may have had no time to say it, as far as the file goes.
         """
         if live.report is not None and not self.closed:
-            written = live.report.stdout if stream is Stream.STDOUT else live.report.stderr
-            size = min(size, written - offset)
+            size = min(size, self.written(live, stream) - offset)
         return self._link.read_spool(live.info.id, stream, offset, size) if size > 0 else b""
 
     async def forget(self, live: Live) -> None:

@@ -224,7 +224,13 @@ class FakeProcesses:
         return self.all[process]
 
     async def output(
-        self, tenant: TenantId, ref: str, process: ProcessId, offsets: dict[Stream, int] | None = None
+        self,
+        tenant: TenantId,
+        ref: str,
+        process: ProcessId,
+        offsets: dict[Stream, int] | None = None,
+        *,
+        follow: bool = True,
     ) -> AsyncIterator[Output]:
         found = self._find(process)
         at = {Stream.STDOUT: 0, Stream.STDERR: 0, **(offsets or {})}
@@ -241,6 +247,7 @@ class FakeProcesses:
                             return
             if found.info.exit is not None:
                 yield Ended(found.info.exit)
+            if found.info.exit is not None or not follow:
                 return
             await found.changed.wait()
 
