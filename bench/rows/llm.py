@@ -92,7 +92,7 @@ def _rate(loads: dict[str, Load]) -> Row:
         ours,
         (nginx_figure,),
         more_is_better=True,
-        bounds={nginx_figure.who: 0.025},
+        bounds={nginx_figure.who: 0.015},
         remark=(
             f"{_CONNECTIONS} connections; requests for each second of CPU that the process used. Python cannot keep up with "
             "nginx, but a model takes seconds for each call, so one process serves thousands of agents. The engine's part, "
