@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from corral import Client, Sandbox
+from corral.errors import Unsupported
 
 if TYPE_CHECKING:
     from tests.conftest import Daemon
@@ -42,7 +43,10 @@ class Range:
 
     def box(self, isolation: str = "container", **options: Any) -> Sandbox:
         """A sandbox with the hostile programs in it; removed at the end of the test."""
-        box = Sandbox.create(client=self.client, isolation=isolation, **{"limits": SMALL, **options})
+        try:
+            box = Sandbox.create(client=self.client, isolation=isolation, **{"limits": SMALL, **options})
+        except Unsupported as error:
+            pytest.skip(f"{error.message}: {error.hint}")
         box.files.upload(GUEST, f"{PLACE}/tests/attack/guest", user="root")
         return box
 
