@@ -126,7 +126,7 @@ def test_an_agent_fixes_the_tests_and_its_commit_comes_out(
     stats = model.stats()
     assert stats["bad"] == 0
     assert stats["extra"] == 0, "the sandbox's own token went upstream"
-    billed = {row["model"]: row for row in daemon.cli_json("usage", name)["models"]}  # type: ignore[call-overload,index]
+    billed = {row["model"]: row for row in daemon.cli_json("usage", name)["models"]}  # type: ignore[index]
     seen = stats["tokens"]
     assert isinstance(seen, dict)
     assert {m: row["output"] for m, row in billed.items()} == {m: t["output"] for m, t in seen.items()}
