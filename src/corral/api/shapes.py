@@ -32,7 +32,7 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         workdir=spec.workdir,
         allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.rules],
         secrets=list(spec.secrets),
-        ttl=spec.ttl,
+        ttl=None if spec.ttl is None else round(spec.ttl),
         agent=spec.agent,
         repo=spec.repo,
         branch=spec.branch,

@@ -19,8 +19,8 @@ def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
     async def authenticate(request: Request) -> TenantId:
         if over_unix_socket(request.scope):
             return DEFAULT_TENANT
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not 0 < len(key) <= MAX_KEY:
+        key = _key(request)
+        if not 0 < len(key) <= MAX_KEY:
             raise Unauthenticated("this API needs a key")
         tenant = await store.tenant_of_key(key)
         if tenant is None:
@@ -28,3 +28,11 @@ def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
         return tenant
 
     return authenticate
+
+
+def _key(request: Request) -> str:
+    """The API key of `X-API-Key`, as E2B's clients send it, or of a bearer's authorization."""
+    if key := request.headers.get("x-api-key", ""):
+        return key
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key if scheme.lower() == "bearer" else ""

@@ -31,7 +31,7 @@ from corral.engine.vault import Prices, Secrets
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.tasks import TaskOwner
-from corral.model.ids import DEFAULT_TENANT, TenantId
+from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.network.networks import Networks
@@ -173,6 +173,10 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def new_api_key(tenant: TenantId, label: str) -> Secret:
         return await store.add_api_key(tenant, label, clock.now())
 
+    async def sandbox_token(sandbox: SandboxId) -> Secret:
+        # Not of the form of any grant's id, so no grant has this token.
+        return await store.derive_token(GrantId(f"sandbox access {sandbox}"))
+
     engine = Engine(
         sandboxes=sandboxes,
         processes=processes,
@@ -187,5 +191,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         config_get=config.get,
         config_set=config_set,
         new_api_key=new_api_key,
+        sandbox_token=sandbox_token,
     )
     return cls(engine, store, config)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from corral.drivers.files import HostGuestFiles
-from corral.engine.ports import Entry, WatchEvent
+from corral.engine.ports import Entry, Watch
 from corral.errors import Conflict, CorralError, DiskFull, HostError, NotFound
 from corral.host.filechecks import check_mode, inner_path, split_path
 from corral.host.fileerrors import shown
@@ -72,7 +72,7 @@ class ExecGuestFiles:
         split_path(path)
         await self._change(path, None, "remove", path)
 
-    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[Watch]:
         """Changes below a directory: those that reach the root file system, not the sandbox's own tmpfs."""
         return self._reader.watch(path, recursive=recursive)
 

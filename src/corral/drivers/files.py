@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from corral.drivers.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
 from corral.drivers.watching import watch_tree
-from corral.engine.ports import Entry, EntryKind, WatchEvent
+from corral.engine.ports import Entry, EntryKind, Watch
 from corral.errors import Conflict, Forbidden, InvalidInput, NotFound
 from corral.host.fileerrors import translated
 from corral.host.files import Found, GuestTree
@@ -98,7 +98,7 @@ class HostGuestFiles:
         """Remove a file, or a directory with all below it."""
         await self._in_tree(lambda tree: tree.remove(path))
 
-    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[Watch]:
         """Changes below a directory from now on. The iterator raises Conflict where changes were lost, and
         TooLarge where the tree outgrows what can be watched; it ends when the directory itself is gone.
         """

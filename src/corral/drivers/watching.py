@@ -2,21 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 
-from corral.engine.ports import WatchEvent, WatchEventKind
+from corral.engine.ports import Watch, WatchEvent, WatchEventKind
 from corral.host.fileerrors import translated
 from corral.host.turns import Turns
 from corral.host.watch import TreeWatch
 
 _PATROL = 5.0
 """Seconds after which the end of the watched directory is noticed."""
+_DRAIN_READS = 64
+"""Whoever changes files without a pause could keep a drain busy for ever."""
 
 
 @contextlib.asynccontextmanager
 async def watch_tree(
     turns: Turns, path: str, open_root: Callable[[], int], *, recursive: bool
-) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+) -> AsyncIterator[Watch]:
     """Changes below `path`, which `open_root` opens (O_PATH), from entering to leaving the block."""
 
     def begin() -> TreeWatch:
@@ -24,29 +27,48 @@ async def watch_tree(
             return TreeWatch(open_root(), recursive=recursive)
 
     watch = await turns.call(begin, TreeWatch.close)
-    events = _events(turns, watch, path)
     try:
-        yield events
+        yield _Watch(turns, watch, path)
     finally:
-        await events.aclose()
         watch.close()
 
 
-async def _events(turns: Turns, watch: TreeWatch, path: str) -> AsyncGenerator[WatchEvent, None]:
-    def read() -> list[WatchEvent]:
-        with translated(path):
+class _Watch:
+    def __init__(self, turns: Turns, watch: TreeWatch, path: str) -> None:
+        self._turns = turns
+        self._watch = watch
+        self._path = path
+        self._pending: deque[WatchEvent] = deque()
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._pending:
+            if self._watch.ended:
+                raise StopAsyncIteration
+            await _readable(self._watch.fileno())
+            self._pending += await self._turns.call(self._read)
+        return self._pending.popleft()
+
+    async def drain(self) -> list[WatchEvent]:
+        """As Watch says."""
+        for _ in range(_DRAIN_READS):
+            if self._watch.ended or not (events := await self._turns.call(self._read)):
+                break
+            self._pending += events
+        told, self._pending = list(self._pending), deque()
+        return told
+
+    def _read(self) -> list[WatchEvent]:
+        base = self._path.rstrip("/")
+        with translated(self._path):
             return [
                 WatchEvent(
-                    WatchEventKind(change.kind.value), f"{base}/{change.path}" if change.path else path
+                    WatchEventKind(change.kind.value), f"{base}/{change.path}" if change.path else self._path
                 )
-                for change in watch.read()
+                for change in self._watch.read()
             ]
-
-    base = path.rstrip("/")
-    while not watch.ended:
-        await _readable(watch.fileno())
-        for event in await turns.call(read):
-            yield event
 
 
 async def _readable(fd: int) -> None:

@@ -10,7 +10,7 @@ from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
 from corral.errors import Conflict
-from corral.model.ids import TenantId
+from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.process import ProcessInfo
 from corral.model.secrets import Secret
@@ -42,7 +42,8 @@ class Repositories(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Every use case. `doctor`, `denials`, `config_get` and `config_set` are the operator's."""
+    """Every use case. `doctor`, `denials`, `config_get` and `config_set` are the operator's. `sandbox_token` opens one
+    sandbox's processes and files, and nothing else; it is the same as long as the sandbox lives."""
 
     sandboxes: Sandboxes
     processes: Processes
@@ -57,6 +58,7 @@ class Engine:
     config_get: Callable[[], dict[str, Any]]
     config_set: Callable[[str, Any], Awaitable[None]]
     new_api_key: Callable[[TenantId, str], Awaitable[Secret]]
+    sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
 
     async def files_of(self, tenant: TenantId, ref: str) -> GuestFiles:
         """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""

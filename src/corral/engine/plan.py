@@ -15,7 +15,7 @@ from corral.model.ids import (
     check_name,
     check_user,
 )
-from corral.model.sandbox import Isolation, Limits, SandboxSpec
+from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.template import Template
 from corral.policy.egress import parse_rule
 
@@ -48,6 +48,8 @@ class CreateRequest:
     repo: str | None = None
     branch: str | None = None
     progress: Progress | None = None
+    expiry: Expiry = Expiry.REMOVE
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -150,4 +152,6 @@ def build_spec(
         agent=request.agent,
         repo=request.repo,
         branch=request.branch,
+        expiry=request.expiry,
+        attributes=request.attributes,
     )

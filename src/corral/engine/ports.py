@@ -130,6 +130,19 @@ class WatchEvent:
     path: str
 
 
+class Watch(Protocol):
+    """Changes as they come. A watch has one user: who iterates does not drain meanwhile."""
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        """Changes, as they come."""
+
+    async def __anext__(self) -> WatchEvent:
+        """The next one."""
+
+    async def drain(self) -> list[WatchEvent]:
+        """All changes that were made before the call and were not told yet; does not wait for others."""
+
+
 class GuestFiles(Protocol):
     """A sandbox's files, from the host. Paths are absolute in the guest and resolved inside its root: no symlink, `..`,
     FIFO or device of the guest reaches the host or blocks. New files and directories belong to `user` (a name of the
@@ -158,7 +171,7 @@ class GuestFiles(Protocol):
     async def remove(self, path: str) -> None:
         """Remove a file, or a directory with all below it."""
 
-    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[Watch]:
         """Changes below a directory from now on, until closed. Entering returns once the watch is in place."""
 
 

@@ -175,6 +175,16 @@ class Processes:
         async for item in self._follow(session, live, offsets or {}, follow=follow):
             yield item
 
+    def pid(self, tenant: TenantId, ref: str, process: ProcessId) -> int:
+        """Its process id inside the sandbox, as the sandbox says; 0 where it never ran."""
+        report = self._live(tenant, ref, process)[1].report
+        return report.pid if report else 0
+
+    def written(self, tenant: TenantId, ref: str, process: ProcessId) -> dict[Stream, int]:
+        """Bytes of output so far, by stream: where `output` goes on without what was before."""
+        report = self._live(tenant, ref, process)[1].report
+        return {Stream.STDOUT: report.stdout, Stream.STDERR: report.stderr} if report else {}
+
     async def write_stdin(self, tenant: TenantId, ref: str, process: ProcessId, data: bytes) -> None:
         """Write to its stdin; returns when all is on its way. Raises Conflict if stdin is closed."""
         session, live = self._live(tenant, ref, process)

@@ -104,8 +104,15 @@ class Registry:
     async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
         """Change the time to live, counted in seconds from now."""
         current = self._sandboxes[sandbox]
-        age = int((self._clock.now() - current.spec.created_at).total_seconds())
+        age = (self._clock.now() - current.spec.created_at).total_seconds()
         return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
+
+    async def add_pause(self, sandbox: SandboxId) -> None:
+        """Put off the end of a paused sandbox's life by the time that it was paused."""
+        current = self._sandboxes[sandbox]
+        if current.spec.ttl is not None:
+            paused = (self._clock.now() - current.changed_at).total_seconds()
+            await self._respec(sandbox, replace(current.spec, ttl=current.spec.ttl + paused))
 
     async def set_egress(self, sandbox: SandboxId, egress: EgressPolicy) -> Sandbox:
         """Change what the sandbox may reach."""

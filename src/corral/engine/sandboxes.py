@@ -8,7 +8,6 @@ import asyncio
 import logging
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 
 from coolname import generate_slug
 
@@ -24,7 +23,7 @@ from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import Event, State
-from corral.model.sandbox import Sandbox, SandboxSpec, Stats
+from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.tokens import token_hash
@@ -163,6 +162,7 @@ class Sandboxes:
         async with self._locked(tenant, ref) as sandbox:
             if sandbox.state is State.PAUSED:
                 await self._driver.resume(sandbox.id)
+                await self._registry.add_pause(sandbox.id)
             resumed = await self._registry.advance(sandbox.id, Event.RESUME)
             await self._on_running(resumed)
             return resumed
@@ -203,6 +203,14 @@ class Sandboxes:
             changed = await self._registry.set_egress(sandbox.id, policy)
             await self._gateway.detach(sandbox.id)
             await self._attach(changed.spec)
+
+    async def expire(self, tenant: TenantId, ref: str) -> None:
+        """End its life now: pause it if it was made so and runs, else remove it."""
+        sandbox = self.get(tenant, ref)
+        if sandbox.spec.expiry is Expiry.PAUSE and sandbox.state is State.RUNNING:
+            await self.pause(tenant, sandbox.id)
+        else:
+            await self.remove(tenant, sandbox.id)
 
     # -- after a time without a daemon ----------------------------------------------------------------------------
 
@@ -249,21 +257,21 @@ class Sandboxes:
         self._supervise(sandbox.id)
 
     async def sweep(self) -> None:
-        """Remove sandboxes whose time to live has passed; runs until cancelled."""
+        """Remove or pause sandboxes whose time to live has passed; runs until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = self._clock.now()
             for sandbox in self._registry.all():
-                ttl = sandbox.spec.ttl
-                if ttl is None or now < sandbox.spec.created_at + timedelta(seconds=ttl):
+                end = sandbox.spec.ends_at
+                if end is None or now < end or sandbox.state is State.PAUSED:
                     continue
                 log.info("sandbox %s reached its time to live", sandbox.spec.name)
                 try:
-                    await self.remove(sandbox.spec.tenant, sandbox.id)
+                    await self.expire(sandbox.spec.tenant, sandbox.id)
                 except (Conflict, NotFound):
                     continue
                 except CorralError as error:
-                    log.error("sandbox %s could not be removed: %s", sandbox.spec.name, error)
+                    log.error("sandbox %s could not be ended: %s", sandbox.spec.name, error)
 
     # -- parts ----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a sandbox is made from, and what is known of it."""
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.errors import InvalidInput
@@ -23,6 +23,13 @@ class Isolation(StrEnum):
     def rank(self) -> int:
         """Position in the order of strength; larger is stronger."""
         return list(Isolation).index(self)
+
+
+class Expiry(StrEnum):
+    """What happens to a sandbox at the end of its time to live."""
+
+    REMOVE = "remove"
+    PAUSE = "pause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,8 @@ class SandboxSpec:
     """Everything that decides how a sandbox is built; never changes after creation.
 
     `env` holds what the caller gave and the template gave, already merged; it never holds a secret.
-    `secrets` names the vault's secrets that its grant covers. `ttl` in seconds from creation, None for no end.
+    `secrets` names the vault's secrets that its grant covers. `ttl` in seconds from creation, None for no end; it
+    does not run while the sandbox is paused. `attributes` is what a surface of the API notes for itself; no secrets.
     """
 
     id: SandboxId
@@ -76,10 +84,17 @@ class SandboxSpec:
     egress: EgressPolicy
     secrets: tuple[str, ...]
     created_at: datetime
-    ttl: int | None = None
+    ttl: float | None = None
     agent: str | None = None
     repo: str | None = None
     branch: str | None = None
+    expiry: Expiry = Expiry.REMOVE
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When its time to live is over; None for never. While it is paused, its time stands still."""
+        return None if self.ttl is None else self.created_at + timedelta(seconds=self.ttl)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from corral.model.secrets import Provider, Secret
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 TOKEN_PREFIX = "sk-crl-"  # noqa: S105 (SDKs check that a key starts like this)
-API_KEY_PREFIX = "crl_"
+API_KEY_PREFIX = "e2b_"  # with 40 hexadecimal digits: what clients of the E2B API check
+API_KEY_BYTES = 20
 
 
 class Keys:
@@ -71,7 +72,7 @@ class Keys:
 
     def new_api_key(self) -> Secret:
         """A random API key."""
-        return Secret(API_KEY_PREFIX + _text(randomness.token_bytes(KEY_BYTES)))
+        return Secret(API_KEY_PREFIX + randomness.token_hex(API_KEY_BYTES))
 
     def api_key_hash(self, key: str) -> str:
         """What is kept of an API key: useless without the installation's key."""
