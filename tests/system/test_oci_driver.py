@@ -583,6 +583,13 @@ async def test_memory_and_disk_have_limits(world: World) -> None:
     assert await box.sh("echo alive") == (0, "alive\n")
 
 
+async def test_without_disk_limits_no_sandbox_starts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RootStore, "quota", property(lambda _: False))
+    with pytest.raises(Unsupported, match="disk"):
+        await world.started("runc")
+    assert await world.driver.known() == set()
+
+
 @runtimes
 async def test_root_of_a_sandbox_is_not_the_hosts(world: World, runtime: str) -> None:
     box = await world.started(runtime)

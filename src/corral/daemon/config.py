@@ -17,11 +17,13 @@ class Config:
 
     `networks`: private or special CIDR blocks that allowed names may resolve to. `npm_registry`: the host from which
     agents are installed; empty means what npm itself is set to. `listen`: `host:port` of the TCP API, empty for none.
+    `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
     """
 
     networks: tuple[str, ...] = ()
     npm_registry: str = ""
     listen: str = ""
+    unlimited_disk: bool = False
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -46,10 +48,19 @@ def _listen(value: Any) -> str:
     return text
 
 
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in ("true", "false"):
+        raise InvalidInput(f"{str(value)[:80]!r} is neither true nor false", "give true or false")
+    return str(value).lower() == "true"
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
     "api.listen": ("listen", _listen),
+    "store.unlimited": ("unlimited_disk", _flag),
 }
 
 

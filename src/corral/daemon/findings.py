@@ -90,7 +90,8 @@ def store(kind: str, reason: str, found: Kernel) -> Check:
     if kind == "plain":
         return Check(
             "store", Status.WARN, f"plain directories: no disk limits, slow checkpoints ({reason})",
-            "use a data directory on btrfs, or a kernel with btrfs and loop devices",
+            "use a data directory on btrfs, or a kernel with btrfs and loop devices; "
+            "to run without disk limits: `corral config set store.unlimited true`",
         )  # fmt: skip
     if kind:
         said = {"btrfs": "btrfs of the data directory", "loop": "btrfs in a sparse loop file"}
@@ -99,7 +100,7 @@ def store(kind: str, reason: str, found: Kernel) -> Check:
         return Check("store", Status.OK, "not made yet; will be a btrfs")
     return Check(
         "store", Status.WARN, "not made yet; this kernel has no btrfs or no loop devices at the moment",
-        "load them: `modprobe btrfs loop`; without them there are no disk limits",
+        "load them: `modprobe btrfs loop`; without them disk cannot be limited, and no sandbox starts",
     )  # fmt: skip
 
 

@@ -103,6 +103,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         networks=networks,
         uid_base=uid_bases.__getitem__,
         ca_bundle=trust,
+        unlimited_disk=lambda: config.value.unlimited_disk,
     )
     await driver.open()
     stack.callback(driver.close)

@@ -53,7 +53,8 @@ _FILE_THREADS = 8
 
 class OciDriver:
     """`ports.Driver`. Call `open` before anything else. `uid_base` gives the first host id of a tenant's
-    range; `ca_bundle` is the file that sandboxes trust.
+    range, `unlimited_disk` whether sandboxes may run on a store without quotas; `ca_bundle` is the file that
+    sandboxes trust.
     """
 
     name = "oci"
@@ -68,12 +69,14 @@ class OciDriver:
         networks: Networks,
         uid_base: Callable[[TenantId], int],
         ca_bundle: Path,
+        unlimited_disk: Callable[[], bool] = lambda: False,
     ) -> None:
         self._run_dir = run_dir
         self._store = store
         self._networks = networks
         self._uid_base = uid_base
         self._ca_bundle = ca_bundle
+        self._unlimited_disk = unlimited_disk
         self._cgroup_root = f"/corral-{instance}"
         self._records = Records(data_dir / "sandboxes")
         self._runtimes = UsableRuntimes()
@@ -109,6 +112,11 @@ class OciDriver:
 
     async def prepare(self, spec: SandboxSpec, template: Template) -> None:
         """As Driver says."""
+        if not (self._store.quota or self._unlimited_disk()):
+            raise Unsupported(
+                f"this store cannot limit a sandbox's disk: {self._store.reason}",
+                "see `corral doctor`; to run without disk limits: `corral config set store.unlimited true`",
+            )
         runtime = self._runtime(spec.runtime)
         record = Record(spec.runtime, self._uid_base(spec.tenant), template.layers)
         await asyncio.to_thread(self._begin, spec, record)
