@@ -80,6 +80,10 @@ class Sandboxes:
         """By name or id. Raises NotFound."""
         return self._registry.find(tenant, ref)
 
+    def by_id(self, sandbox: SandboxId) -> Sandbox | None:
+        """Of any tenant: for callers who prove by the sandbox's own token that they may use it."""
+        return self._registry.get(sandbox)
+
     def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
         """Lifecycle events from now, or after a sequence number."""
         return self._events.follow(tenant, after)
