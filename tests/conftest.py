@@ -35,6 +35,7 @@ class Daemon:
 
     data: Path
     process: "subprocess.Popen[bytes] | None" = None
+    path: str = os.environ["PATH"]
 
     @property
     def env(self) -> dict[str, str]:
@@ -42,7 +43,7 @@ class Daemon:
         inherited = {
             k: v for k, v in os.environ.items() if not k.startswith("CORRAL_") or k == "CORRAL_CACHE_DIR"
         }
-        return {**inherited, "CORRAL_DATA_DIR": str(self.data), "CORRAL_AUTOSTART": "0"}
+        return {**inherited, "CORRAL_DATA_DIR": str(self.data), "CORRAL_AUTOSTART": "0", "PATH": self.path}
 
     @property
     def run(self) -> Path:

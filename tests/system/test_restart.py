@@ -152,16 +152,23 @@ def test_states_and_times_to_live_are_kept(
     gone.kill()
     ran.set_ttl(3600)
     Sandbox.create(client=client, name="brief", ttl=2)
-    Sandbox.create(client=client, name="brief-rest", ttl=2).pause()
+    Sandbox.create(client=client, name="resting", ttl=2).pause()  # what rests does not age
 
     restart()
 
     with daemon.client() as after:
-        states = {"ran": State.RUNNING, "rested": State.PAUSED, "stood": State.STOPPED}
+        states = {
+            "ran": State.RUNNING,
+            "rested": State.PAUSED,
+            "resting": State.PAUSED,
+            "stood": State.STOPPED,
+        }
         wait_for(
             lambda: {box.name: box.state for box in Sandbox.list(client=after)} == states,
             lambda: Sandbox.list(client=after),
         )
+        after.resume_sandbox("resting")
+        wait_for(lambda: "resting" not in {box.name for box in Sandbox.list(client=after)}, "it does not age")
         left = after.get_sandbox("ran").ttl
         assert left is not None
         assert left >= 3600
