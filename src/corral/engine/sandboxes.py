@@ -120,9 +120,9 @@ class Sandboxes:
             now=self._clock.now(),
         )
         async with self._registry.lock(spec.id):
-            await self._admit(spec)
+            grant = await self._admit(spec)
             try:
-                await self._bring_up(spec, template)
+                await self._bring_up(spec, template, grant)
                 # It runs, so that it can be filled; but it was not created before that is done, should a crash cut it.
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
                 self._supervise(spec.id)
@@ -279,26 +279,26 @@ class Sandboxes:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    async def _admit(self, spec: SandboxSpec) -> None:
-        grant = GrantId(randomness.token_hex(16))
-        token = await self._store.derive_token(grant)
+    async def _admit(self, spec: SandboxSpec) -> Grant:
+        id = GrantId(randomness.token_hex(16))
+        token = await self._store.derive_token(id)
         now = self._clock.now()
-        await self._registry.add(
-            Sandbox(spec, State.CREATING, now),
-            Grant(grant, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, now),
-        )
+        grant = Grant(id, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, now)
+        await self._registry.add(Sandbox(spec, State.CREATING, now), grant)
+        return grant
 
-    async def _bring_up(self, spec: SandboxSpec, template: Template) -> None:
+    async def _bring_up(self, spec: SandboxSpec, template: Template, grant: Grant | None = None) -> None:
         async with self._starting:
             await self._driver.prepare(spec, template)
-            await self._attach(spec)
+            await self._attach(spec, grant)
             await self._driver.start(spec, template)
             sandbox = self._registry.get(spec.id)
             if sandbox is not None:
                 await self._on_running(sandbox)
 
-    async def _attach(self, spec: SandboxSpec) -> None:
-        grant = await self._store.grant_of(spec.id)
+    async def _attach(self, spec: SandboxSpec, grant: Grant | None = None) -> None:
+        if grant is None:
+            grant = await self._store.grant_of(spec.id)
         listeners = await self._driver.listen(spec)
         try:
             await self._gateway.attach(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 from corral.errors import Unsupported
@@ -34,7 +35,13 @@ def search_path() -> str:
     """The PATH that programs are searched on, and that children get: the cache's `bin`, PATH, system
     folders.
     """
-    entries = [str(cache_dir() / "bin"), *os.environ.get("PATH", "").split(os.pathsep), *_SYSTEM_PATH]
+    return _search_path(cache_dir(), os.environ.get("PATH", ""))
+
+
+@lru_cache(maxsize=8)
+def _search_path(cache: Path, path: str) -> str:
+    """It is asked for with each program, and changes only with its arguments."""
+    entries = [str(cache / "bin"), *path.split(os.pathsep), *_SYSTEM_PATH]
     # An empty or relative entry means "the current directory" to the C library: never search there.
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if entry.startswith("/")))
 
