@@ -282,7 +282,7 @@ def _held(daemon: Daemon) -> int:
 
 def test_a_failed_create_leaves_nothing(daemon: Daemon, client: Client, tmp_path: Path) -> None:
     before = traces(daemon)
-        for options, error in (
+    for options, error in (
         ({"template": "absent"}, NotFound),
         ({"secrets": ("absent",)}, NotFound),
         ({"agent": "absent"}, CorralError),
