@@ -48,19 +48,23 @@ class BareRunc:
         """The command line of a call."""
         return ["runc", "--root", str(self._state), *map(str, args)]
 
-    def bundle(self, name: str, *command: str) -> Path:
-        """Write a bundle that runs `command`."""
+    def bundle(self, name: str, *command: str, config: Path | None = None) -> Path:
+        """Write a bundle that runs `command`: the configuration of `runc spec`, or that of another bundle."""
         bundle = self._work / name
         bundle.mkdir()
-        call("runc", "spec", "--bundle", bundle)
         file = bundle / "config.json"
-        config: dict[str, Any] = json.loads(file.read_text())
-        config["process"]["terminal"] = False
-        config["process"]["args"] = list(command)
-        config["root"] = {"path": str(self._root), "readonly": True}
+        if config is None:
+            call("runc", "spec", "--bundle", bundle)
+        else:
+            shutil.copy(config, file)
+        data: dict[str, Any] = json.loads(file.read_text())
+        data["process"]["terminal"] = False
+        data["process"]["args"] = list(command)
+        if config is None:
+            data["root"] = {"path": str(self._root), "readonly": True}
         # Else it nests below whatever group the bench was started in.
-        config["linux"]["cgroupsPath"] = f"/{self._group}/{name}"
-        file.write_text(json.dumps(config))
+        data["linux"]["cgroupsPath"] = f"/{self._group}/{name}"
+        file.write_text(json.dumps(data))
         return bundle
 
     def start(self, name: str, bundle: Path) -> None:
@@ -74,9 +78,10 @@ class BareRunc:
             raise RuntimeError(f"runc run ended with {done.returncode}")
         self._running[name] = int(pid_file.read_text())
 
-    def start_many(self, n: int) -> float:
+    def start_many(self, n: int, config: Path | None = None) -> float:
         """Start `n` that sleep, four at a time; seconds of wall time. Bundles are written before the clock starts."""
-        bundles = [(f"b{number}", self.bundle(f"b{number}", "sleep", "infinity")) for number in range(n)]
+        names = [f"b{number}" for number in range(n)]
+        bundles = [(name, self.bundle(name, "/bin/sleep", "infinity", config=config)) for name in names]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             begun = time.perf_counter()
             list(pool.map(lambda item: self.start(*item), bundles))
