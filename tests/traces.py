@@ -35,9 +35,7 @@ def traces(daemon: "Daemon") -> frozenset[str]:
         (data / "sandboxes", 1),
         (data / "quarantine", 1),
         (data / "scratch", 1),
-        (data / "store" / "sandboxes", 1),
-        (data / "store" / "layers", 1),
-        (data / "store" / "tmp", 1),
+        (data / "store", 2),
     ):
         found.update(f"file {path}" for path in _below(folder, depth))
     return frozenset(found | _rows(data / "corral.db"))

@@ -148,6 +148,7 @@ def _sparse_file(path: Path, size: int) -> None:
 def _mounted_image(data_dir: Path) -> Backing:
     image, root = data_dir / _IMAGE, data_dir / _MOUNT
     try:
+        _let_go_of_read_only(root)
         if not mounts.is_mounted(root):
             with loop.attached(image) as device:
                 options = "discard=async"  # what is removed is given back to the disk below
@@ -159,6 +160,19 @@ def _mounted_image(data_dir: Path) -> Backing:
             "see `dmesg`; `btrfs check` the file; if it is lost, move it away, with store.json, and start anew",
         ) from error
     return Backing(StoreKind.LOOP, root, BtrfsVolumes())
+
+
+def _let_go_of_read_only(root: Path) -> None:
+    """Unmount a store that the kernel has made read-only, which a full disk does: mounted anew it can be written."""
+    if not (mounts.is_mounted(root) and os.statvfs(root).f_flag & os.ST_RDONLY):
+        return
+    try:
+        syscalls.umount2(str(root), syscalls.UMOUNT_NOFOLLOW)
+    except OSError as error:
+        raise HostError(
+            f"the kernel has made the store {root} read-only, and sandboxes still use it",
+            "free space on its disk and see `dmesg`; then end the sandboxes' processes, or reboot",
+        ) from error
 
 
 def _read(data_dir: Path) -> tuple[StoreKind, str] | None:

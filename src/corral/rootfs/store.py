@@ -29,13 +29,20 @@ from corral.model.ids import LayerDigest, SandboxId, is_id
 from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backing
 from corral.rootfs.digest import tree_digest
 from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
-from corral.rootfs.volumes import remove_trees
+from corral.rootfs.volumes import free_bytes, remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MAX_IDS = 2**32 - 65536
 
 SPOOL_BYTES = 512 * 1024 * 1024
 """Disk that the kept output of a sandbox's processes may take, beside the sandbox's own limit."""
+
+_MIB = 1024 * 1024
+_ROOM = 256 * _MIB
+"""Disk that must be free before anything new is put into a store in a sparse file. Where the disk cannot take what the
+kernel writes to that file, it ends all writing to the store, that of running sandboxes too."""
+_LAYER_ROOM = 1024 * _MIB
+"""The same before a layer is made, which takes more than all others and tells how much only at its end."""
 
 
 class RootStore:
@@ -104,6 +111,7 @@ class RootStore:
         return place
 
     def _make(self, place: Path, quota_bytes: int, fill: Callable[[Path], None]) -> None:
+        self._require_room(_ROOM)
         fresh = self._temporary()
         self._opened.volumes.create(fresh)
         try:
@@ -153,6 +161,7 @@ class RootStore:
         with _public("commit a sandbox"):
             if not source.is_dir():
                 raise NotFound(f"the store has no sandbox {sandbox}")
+            self._require_room(_ROOM)
             size = self._opened.volumes.usage(source)
             fresh = self._temporary()
             try:
@@ -171,6 +180,7 @@ class RootStore:
         """A fresh, empty directory in the store (mode 0755, root's) to fill for `add_layer`; removed at the
         end of the block unless it was added. Ids in it are plain: root is 0."""
         with _public("make a directory for a layer"):
+            self._require_room(_LAYER_ROOM)
             fresh = self._temporary()
             self._opened.volumes.create(fresh)
             (fresh / TREE).mkdir()
@@ -226,6 +236,14 @@ class RootStore:
         for leftover in self._tmp.iterdir():
             self._opened.volumes.remove(leftover)
         self._opened.volumes.sweep(self.root)
+
+    def _require_room(self, needed: int) -> None:
+        free = free_bytes(self._data_dir)
+        if self.kind is StoreKind.LOOP and free < needed:
+            raise DiskFull(
+                f"the disk of {self._data_dir} has {free // _MIB} MiB left, and this needs {needed // _MIB} MiB",
+                "free space there: `corral rm` old sandboxes, `corral template rm` unused templates, or other files",
+            )
 
     @property
     def _opened(self) -> Backing:
@@ -310,4 +328,9 @@ def _public(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"the store is full: cannot {what}") from error
+        if error.errno == errno.EROFS:
+            raise HostError(
+                f"cannot {what}: the kernel has made the store read-only, as it does when its disk is full or fails",
+                "free space and see `dmesg`; then remove what runs, and restart the daemon",
+            ) from error
         raise HostError(f"cannot {what}: {error}") from error

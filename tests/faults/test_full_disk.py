@@ -1,0 +1,86 @@
+"""A disk that is full: refused as that, before or in the middle, and nothing is left of what did not fit."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Daemon
+from tests.traces import settled, traces
+
+from corral.errors import DiskFull, HostError
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 GiB, of which this host's disk only holds what is written."""
+    image, data = tmp_path / "image", tmp_path / "data"
+    data.mkdir()
+    with image.open("wb") as file:
+        file.truncate(2048 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, data], check=True)
+    try:
+        yield data
+    finally:
+        subprocess.run(["umount", data / "store"], check=False, capture_output=True)
+        subprocess.run(["umount", data], check=True)
+
+
+def _fill(disk: Path, leave: int) -> Path:
+    ballast = disk / "ballast"
+    found = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - leave)
+    return ballast
+
+
+def test_a_daemon_does_not_start_where_its_store_has_no_room(disk: Path) -> None:
+    _fill(disk, 64 * MIB)
+    daemon = Daemon(disk)
+    command = [sys.executable, "-m", "corral.daemon.main", "--detach"]
+    refused = subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == DiskFull.exit_code, refused.stderr
+    assert "free at least" in refused.stderr
+    assert not (daemon.run / "api.sock").exists()
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing(disk: Path) -> None:
+    daemon = Daemon(disk)
+    daemon.start()
+    try:
+        _fill(disk, 80 * MIB)
+        before = traces(daemon)
+        with daemon.client() as client:
+            for _ in range(2):
+                with pytest.raises(DiskFull) as refused:
+                    client.create_sandbox()
+                assert "free space" in refused.value.hint
+                assert client.list_sandboxes() == []
+                assert client.list_templates() == []
+                settled(daemon, before)
+    finally:
+        daemon.stop()
+
+
+def test_a_store_that_became_read_only_is_told_and_comes_back(disk: Path) -> None:
+    """As the kernel makes it when it could not write to it."""
+    daemon = Daemon(disk)
+    daemon.start()
+    try:
+        subprocess.run(["mount", "-o", "remount,ro", disk / "store"], check=True)
+        with daemon.client() as client, pytest.raises(HostError) as refused:
+            client.build_template("base")
+        assert "read-only" in refused.value.message
+        assert "restart the daemon" in refused.value.hint
+        daemon.stop()
+        daemon.start()
+        (disk / "store" / "tmp" / "x").mkdir()
+    finally:
+        daemon.stop()
