@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from corral.api import catalog, files, processes, sandboxes
 from corral.api.context import Authenticate
+from corral.api.e2b.app import E2bApi
 from corral.api.failures import handle
 from corral.api.guard import Guard
 from corral.engine.engine import Engine
@@ -58,6 +59,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
+    app.add_middleware(E2bApi, engine=engine, authenticate=authenticate)
     app.add_middleware(Guard, names=names)
     return app
 

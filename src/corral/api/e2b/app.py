@@ -1,0 +1,127 @@
+"""The E2B-compatible API, beside the native one on the same port: a translation, without state of its own but watchers.
+
+Which API a request is for is seen from its head: a request with routing headers is for one sandbox, whatever its path;
+paths under `/v1` are the native API's; paths that only E2B knows are the control plane's.
+"""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from corral.api.context import Authenticate
+from corral.api.e2b import pausing, sandboxes, templates
+from corral.api.e2b.calls import Call, Handler, route
+from corral.api.e2b.dataplane import DataPlane
+from corral.api.e2b.failures import Refusal, not_supported
+from corral.engine.engine import Engine
+
+_ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("POST", "/sandboxes", sandboxes.create_v1),
+    ("POST", "/v2/sandboxes", sandboxes.create_v2),
+    ("GET", "/sandboxes", sandboxes.list_v1),
+    ("GET", "/v2/sandboxes", sandboxes.list_v2),
+    ("GET", "/sandboxes/metrics", sandboxes.many_metrics),
+    ("GET", "/sandboxes/{id}", sandboxes.get),
+    ("DELETE", "/sandboxes/{id}", sandboxes.kill),
+    ("POST", "/sandboxes/{id}/timeout", sandboxes.set_timeout),
+    ("POST", "/sandboxes/{id}/refreshes", sandboxes.refresh),
+    ("GET", "/sandboxes/{id}/metrics", sandboxes.metrics),
+    ("GET", "/sandboxes/{id}/logs", sandboxes.logs_v1),
+    ("GET", "/v2/sandboxes/{id}/logs", sandboxes.logs_v2),
+    ("PUT", "/sandboxes/{id}/network", sandboxes.set_network),
+    ("POST", "/sandboxes/{id}/connect", pausing.connect_v1),
+    ("POST", "/v2/sandboxes/{id}/connect", pausing.connect_v2),
+    ("POST", "/sandboxes/{id}/pause", pausing.pause),
+    ("POST", "/sandboxes/{id}/resume", pausing.resume),
+    ("POST", "/sandboxes/{id}/fork", pausing.fork),
+    ("POST", "/sandboxes/{id}/snapshots", templates.create_snapshot),
+    ("GET", "/snapshots", templates.list_snapshots),
+    ("GET", "/templates", templates.list_templates),
+    ("GET", "/default-templates", templates.list_templates),
+    ("GET", "/v2/templates", templates.page_templates),
+    ("GET", "/templates/aliases/{alias}", templates.get_alias),
+    ("GET", "/templates/{id}", templates.get_template),
+    ("DELETE", "/templates/{id}", templates.delete_template),
+    ("GET", "/templates/{id}/tags", templates.list_tags),
+    ("POST", "/templates", templates.no_builds),
+    ("POST", "/v2/templates", templates.no_builds),
+    ("POST", "/v3/templates", templates.no_builds),
+)
+_ELSEWHERE = ("teams", "volumes", "volumecontent", "secrets", "api-keys", "access-tokens", "nodes", "admin")
+"""First parts of paths that E2B has and Corral has not."""
+_OLD = ("instances", "envs")
+_SANDBOX_ONLY = ("files", "metrics", "process.Process", "filesystem.Filesystem")
+_OWN = frozenset(
+    (
+        "sandboxes",
+        "v2",
+        "v3",
+        "snapshots",
+        "templates",
+        "default-templates",
+        "health",
+        *_ELSEWHERE,
+        *_OLD,
+        *_SANDBOX_ONLY,
+    )
+)
+"""First parts of paths that are not the native API's."""
+
+
+class E2bApi:
+    """ASGI middleware: answers requests of E2B's clients, and passes on all others."""
+
+    def __init__(self, app: ASGIApp, engine: Engine, authenticate: Authenticate) -> None:
+        self.app = app
+        self._data = DataPlane(engine)
+        by_path: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in _ROUTES:
+            by_path.setdefault(path, {})[method] = handler
+        by_path["/{rest:path}"] = {"*": _absent}
+        routes = [route(path, handlers, engine, authenticate) for path, handlers in by_path.items()]
+        self._control = Router([Route("/health", _health), *routes], redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {key for key, _ in scope["headers"]}
+        first = scope["path"].split("/", 2)[1]
+        if b"e2b-sandbox-id" in headers or b"e2b-sandbox-port" in headers:
+            await self._data(scope, receive, send)
+        elif first in _OWN:
+            # On the raw path: an encoded slash is a part of a template's name.
+            raw = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
+            await self._control({**scope, "path": raw.partition(b"?")[0].decode("latin-1")}, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+async def _health(_: Request) -> Response:
+    return Response(status_code=204)
+
+
+async def _absent(call: Call) -> Response:
+    """What E2B has and Corral has not, and what neither has."""
+    path = call.request.url.path
+    first = path.split("/", 2)[1]
+    if first in _OLD:
+        raise Refusal(400, "this version of the client is too old: update the SDK")
+    if first in _SANDBOX_ONLY:
+        raise Refusal(400, "missing header: E2b-Sandbox-Id and E2b-Sandbox-Port name the sandbox")
+    if first in (
+        "teams",
+        "volumes",
+        "volumecontent",
+        "secrets",
+        "api-keys",
+        "access-tokens",
+        "nodes",
+        "admin",
+    ):
+        raise not_supported(f"/{first}")
+    if "/templates" in path:
+        raise not_supported("building and tagging templates over this API", "use `corral template build`")
+    return JSONResponse({"code": 404, "message": "there is no such path"}, 404)

@@ -1,0 +1,221 @@
+"""Requests for one sandbox: its processes, its files, its health. Whoever holds the sandbox's token may send them."""
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from corral.api.e2b import filesystem, process, rpc, shapes, transfer
+from corral.api.e2b.box import Box
+from corral.api.e2b.calls import sandbox_id
+from corral.api.e2b.failures import Refusal, not_running, not_supported, response_of
+from corral.api.e2b.pausing import wake
+from corral.api.e2b.rpc import RpcError, StreamAnswer
+from corral.engine.engine import Engine
+from corral.model.ids import SandboxId
+from corral.model.lifecycle import State
+from corral.model.sandbox import Sandbox
+from corral.protocol.e2b import filesystem as files_wire
+from corral.protocol.e2b import process as process_wire
+from corral.protocol.e2b.base import ENVD_PORT, Wire
+from corral.wire import connect
+from corral.wire.connect import Code
+
+_RESERVED = frozenset({"/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"})
+_LEAST_LIFE = 15
+_PROCESS, _FILES = "/process.Process/", "/filesystem.Filesystem/"
+
+Unary = tuple[type[Wire], Callable[[Box, Any], Awaitable[Wire]]]
+
+
+class DataPlane:
+    """An ASGI application."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._watchers = filesystem.Watchers()
+        self._unary: dict[str, Unary] = {
+            _PROCESS + "List": (process_wire.Nothing, lambda box, _: process.list_all(box)),
+            _PROCESS + "Update": (process_wire.UpdateRequest, process.update),
+            _PROCESS + "SendInput": (process_wire.SendInputRequest, process.send_input),
+            _PROCESS + "SendSignal": (process_wire.SendSignalRequest, process.send_signal),
+            _PROCESS + "CloseStdin": (process_wire.ProcessRequest, process.close_stdin),
+            _FILES + "Stat": (files_wire.PathRequest, filesystem.stat),
+            _FILES + "MakeDir": (files_wire.PathRequest, filesystem.make_dir),
+            _FILES + "Move": (files_wire.MoveRequest, filesystem.move),
+            _FILES + "ListDir": (files_wire.ListDirRequest, filesystem.list_dir),
+            _FILES + "Remove": (files_wire.PathRequest, filesystem.remove),
+            _FILES + "CreateWatcher": (files_wire.WatchRequest, self._watchers.create),
+            _FILES + "GetWatcherEvents": (files_wire.WatcherRequest, self._watchers.events),
+            _FILES + "RemoveWatcher": (files_wire.WatcherRequest, self._watchers.remove),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
+            response = response_of(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> "Response | StreamAnswer":
+        sandbox = self._named(request)
+        path = request.url.path
+        if path == "/health":
+            await self._awake(sandbox)
+            return Response(status_code=204, headers={"cache-control": "no-store"})
+        await self._authorize(request, sandbox)
+        box = Box(self._engine, await self._awake(sandbox), request.headers)
+        if path.startswith((_PROCESS, _FILES)):
+            return await self._call(request, box, path)
+        if path in _RESERVED:
+            message = "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"
+            raise Refusal(404, message, path=path)
+        return await self._plain(request, box, path)
+
+    def _named(self, request: Request) -> Sandbox:
+        name, port = request.headers.get("e2b-sandbox-id"), request.headers.get("e2b-sandbox-port")
+        if name is None or port is None:
+            raise Refusal(400, "missing header: E2b-Sandbox-Id and E2b-Sandbox-Port go together")
+        if not port.isascii() or not port.isdigit() or len(port) > 5:
+            raise Refusal(400, "Invalid sandbox port")
+        found = self._engine.sandboxes.by_id(SandboxId(sandbox_id(name)))
+        if found is None or found.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+            raise not_running(name[:64])
+        if int(port) != ENVD_PORT:
+            raise not_supported("traffic to other ports of a sandbox", f"only port {ENVD_PORT} is served")
+        return found
+
+    async def _authorize(self, request: Request, sandbox: Sandbox) -> None:
+        token = (await self._engine.sandbox_token(sandbox.id)).reveal().encode()
+        given = request.headers.get("x-access-token", "").encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(token, given):
+            return
+        if request.url.path == "/files":
+            if given:
+                raise Refusal(401, "access token present in header but does not match")
+            transfer.check_signature(request, token.decode())
+            return
+        raise Refusal(
+            401,
+            "unauthorized access, please provide a valid access token or method signing if supported",
+        )
+
+    async def _awake(self, sandbox: Sandbox) -> Sandbox:
+        """The sandbox, running: one that was made so is woken by traffic. Raises Refusal."""
+        if sandbox.state is State.RUNNING:
+            return sandbox
+        noted = sandbox.spec.attributes
+        if sandbox.state is not State.PAUSED or noted.get(shapes.AUTO_RESUME) != "true":
+            raise not_running(sandbox.id)
+        seconds = max(int(noted.get(shapes.TIMEOUT, "300")), _LEAST_LIFE)
+        return (await wake(self._engine, sandbox, seconds))[0]
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    async def _call(self, request: Request, box: Box, path: str) -> "Response | StreamAnswer":
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method != "POST":
+            return Response(status_code=405, headers={"allow": "POST"})
+        if kind == connect.STREAM_TYPE:
+            return await self._stream(request, box, path)
+        if kind != connect.UNARY_TYPE:
+            return JSONResponse(
+                connect.error_body(Code.UNIMPLEMENTED, f"{kind[:80]!r} is not supported: send JSON"), 415
+            )
+        try:
+            if path not in self._unary:
+                raise RpcError(Code.UNIMPLEMENTED, f"{path[:100]} is not a call of one message")
+            model, handler = self._unary[path]
+            reply = await handler(box, rpc.parse(model, await rpc.read_message(request)))
+        except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
+            return rpc.unary_response(rpc.rpc_error(error))
+        return Response(reply.to_json(), media_type=connect.UNARY_TYPE)
+
+    async def _stream(self, request: Request, box: Box, path: str) -> StreamAnswer:
+        beat = {_PROCESS: process.KEEPALIVE, _FILES: filesystem.KEEPALIVE}[
+            _PROCESS if path.startswith(_PROCESS) else _FILES
+        ]
+        if path == _PROCESS + "StreamInput":
+            # Its body is read while the answer waits: nothing else may listen to the client meanwhile.
+            reply = await _collected(process.stream_input(box, rpc.read_envelopes(request)))
+            return StreamAnswer(_once(reply), down=lambda: self._down(box))
+        try:
+            messages = await self._messages(request, box, path)
+        except (RpcError, ValidationError) as error:
+            messages = _once(error)
+        return StreamAnswer(
+            messages, beat=beat, silence=rpc.silence_of(request.headers), down=lambda: self._down(box)
+        )
+
+    async def _messages(self, request: Request, box: Box, path: str) -> AsyncIterator[Wire]:
+        seconds = rpc.deadline(request.headers)
+        raw = [message async for message in rpc.read_envelopes(request)]
+        if len(raw) != 1:
+            raise RpcError(Code.INVALID_ARGUMENT, f"{len(raw)} messages were sent; this call takes one")
+        if path == _PROCESS + "Start":
+            return process.start(box, rpc.parse(process_wire.StartRequest, raw[0]), seconds)
+        if path == _PROCESS + "Connect":
+            return process.connect(box, rpc.parse(process_wire.ProcessRequest, raw[0]))
+        if path == _FILES + "WatchDir":
+            return filesystem.watch_dir(box, rpc.parse(files_wire.WatchRequest, raw[0]))
+        raise RpcError(Code.UNIMPLEMENTED, f"{path[:100]} is not a call that streams")
+
+    async def _down(self, box: Box) -> None:
+        """Return once the sandbox no longer runs."""
+        async for event in self._engine.sandboxes.events(box.tenant):
+            if event.sandbox == box.id and event.state != State.RUNNING.value:
+                return
+
+    # -- plain requests ---------------------------------------------------------------------------------------------
+
+    async def _plain(self, request: Request, box: Box, path: str) -> Response:
+        match request.method, path:
+            case "GET", "/envs":
+                return JSONResponse({**box.sandbox.spec.env, **box.environment()})
+            case "GET", "/metrics":
+                return await _metrics(self._engine, box)
+            case "GET", "/files":
+                return await transfer.download(request, box)
+            case "POST", "/files":
+                return await transfer.upload(request, box)
+            case "POST", "/files/compose":
+                raise not_supported("/files/compose")
+        raise Refusal(404, "there is no such path")
+
+
+async def _metrics(engine: Engine, box: Box) -> Response:
+    stats = await engine.sandboxes.stats(box.tenant, box.id)
+    limits = box.sandbox.spec.limits
+    return JSONResponse(
+        {
+            "ts": int(box.sandbox.changed_at.timestamp()),
+            "cpu_count": max(1, round(limits.cpus)),
+            "cpu_used_pct": 0.0,
+            "mem_total": limits.memory,
+            "mem_used": stats.memory,
+            "mem_cache": 0,
+            "mem_total_mib": limits.memory >> 20,
+            "mem_used_mib": stats.memory >> 20,
+            "disk_used": stats.disk,
+            "disk_total": limits.disk,
+        }
+    )
+
+
+async def _collected(work: Awaitable[Wire]) -> Wire | Exception:
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001  the boundary: told to the client by the stream's end
+        return rpc.rpc_error(error)
+
+
+async def _once(outcome: Wire | Exception) -> AsyncIterator[Wire]:
+    if isinstance(outcome, Exception):
+        raise outcome
+    yield outcome

@@ -1,0 +1,121 @@
+"""Lists in pages, and the filters of the list of sandboxes."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+from urllib.parse import unquote
+
+from starlette.datastructures import QueryParams
+
+from corral.api.e2b.failures import Refusal
+from corral.api.e2b.shapes import started_at, state_of
+from corral.model.sandbox import Sandbox
+
+MAX_PAGE = 100
+_ASCENDING = "asc"
+T = TypeVar("T")
+Key = tuple[datetime, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list, and the cursor of the next one."""
+
+    items: list[T]
+    next: str | None
+
+
+def metadata_filter(text: str | None) -> dict[str, str]:
+    """Pairs out of a query's value, which clients encode up to twice more than a query needs. Raises Refusal."""
+    found: dict[str, str] = {}
+    for part in unquote(text).split("&") if text else []:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise Refusal(400, "validation error: metadata is not a row of key=value")
+        found[unquote(key)] = unquote(value)
+    return found
+
+
+def chosen_states(query: QueryParams) -> set[str]:
+    """States of the query, separated by commas or repeated; all where none is given."""
+    states = {state for item in query.getlist("state") for state in item.split(",") if state}
+    if unknown := states - {"running", "paused"}:
+        raise Refusal(400, f"validation error: state {min(unknown)[:40]!r} is neither running nor paused")
+    return states or {"running", "paused"}
+
+
+def key_of(sandbox: Sandbox) -> Key:
+    """What sandboxes are ordered by."""
+    return started_at(sandbox).astimezone(UTC), sandbox.id
+
+
+def matching(sandboxes: Sequence[Sandbox], query: QueryParams, templates: set[str] | None) -> list[Sandbox]:
+    """Sandboxes that pass the query's filters. `templates`: ids that may be; None for any."""
+    wanted = metadata_filter(query.get("metadata")).items()
+    states = chosen_states(query)
+    since = _time(query["startedAfter"]) if "startedAfter" in query else None
+    return [
+        item
+        for item in sandboxes
+        if state_of(item) in states
+        and wanted <= item.spec.labels.items()
+        and (templates is None or item.spec.template in templates)
+        and (since is None or started_at(item) >= since)
+    ]
+
+
+def page_of(items: Sequence[T], keys: Sequence[Key], query: QueryParams) -> Page[T]:
+    """The page that `limit`, `order` and `nextToken` of a query name; the newest come first. Raises Refusal."""
+    limit = _limit(query.get("limit"))
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise Refusal(400, f"validation error: order {order[:40]!r} is neither asc nor desc")
+    ascending = order == _ASCENDING
+    pairs = sorted(zip(keys, items, strict=True), key=lambda pair: _rank(pair[0]), reverse=ascending)
+    if token := query.get("nextToken"):
+        last = _rank(_parse_cursor(token, ascending=ascending))
+        pairs = [pair for pair in pairs if (_rank(pair[0]) < last if ascending else _rank(pair[0]) > last)]
+    shown = pairs[:limit]
+    more = _cursor(shown[-1][0], ascending=ascending) if len(pairs) > limit else None
+    return Page([item for _, item in shown], more)
+
+
+def _rank(key: Key) -> tuple[float, str]:
+    """Ascending ranks are newest first, ids in order."""
+    moment, name = key
+    return -round(moment.timestamp() * 1_000_000), name
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return MAX_PAGE
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_PAGE:
+        raise Refusal(400, f"validation error: limit must be 1 to {MAX_PAGE}")
+    return int(text)
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))
+    except ValueError:
+        raise Refusal(400, "validation error: startedAfter is not a time") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _cursor(key: Key, *, ascending: bool) -> str:
+    text = f"{key[0].isoformat()}__{key[1]}" + (f"__{_ASCENDING}" if ascending else "")
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _parse_cursor(token: str, *, ascending: bool) -> Key:
+    try:
+        parts = base64.urlsafe_b64decode(token.encode()).decode().split("__")
+        key = datetime.fromisoformat(parts[0]), parts[1]
+        if parts[2:] != ([_ASCENDING] if ascending else []) or key[0].tzinfo is None:
+            raise ValueError
+    except (ValueError, IndexError, binascii.Error):
+        raise Refusal(400, "Invalid next token") from None
+    return key

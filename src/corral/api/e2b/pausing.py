@@ -1,0 +1,164 @@
+"""Pausing, waking and forking sandboxes.
+
+A pause with memory is the engine's pause: processes stand still where they are. A pause of the files only is its stop.
+"""
+
+import asyncio
+import secrets as randomness
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from corral.api.e2b import shapes
+from corral.api.e2b.calls import Call
+from corral.api.e2b.failures import Refusal, not_supported, not_there, response_of
+from corral.api.e2b.sandboxes import DEFAULT_TIMEOUT, checked_timeout, extend
+from corral.engine.engine import Engine
+from corral.engine.plan import CreateRequest
+from corral.errors import Conflict, CorralError, NotFound
+from corral.model.lifecycle import State
+from corral.model.sandbox import Sandbox
+from corral.protocol.e2b import sandboxes as wire
+
+_ROUNDS = 3
+
+
+async def pause(call: Call) -> Response:
+    """Pause a running sandbox."""
+    body = await call.body(wire.Pause, optional=True)
+    sandbox = call.sandbox()
+    if shapes.state_of(sandbox) == "paused":
+        raise _paused_already(sandbox)
+    try:
+        if body.memory:
+            await call.engine.sandboxes.pause(call.tenant, sandbox.id)
+        else:
+            # Its time stands still from here on; the engine's does so for paused sandboxes only.
+            await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, None)
+            await call.engine.sandboxes.stop(call.tenant, sandbox.id, 0)
+    except NotFound:
+        raise not_there(sandbox.id) from None
+    except Conflict:
+        sandbox = call.sandbox()
+        if shapes.state_of(sandbox) == "paused":
+            raise _paused_already(sandbox) from None
+        raise Refusal(
+            409, f"Sandbox '{sandbox.id}' cannot be paused while in '{sandbox.state}' state"
+        ) from None
+    return Response(status_code=204)
+
+
+def _paused_already(sandbox: Sandbox) -> Refusal:
+    return Refusal(409, f"Error pausing sandbox - sandbox '{sandbox.id}' is already paused")
+
+
+async def connect_v1(call: Call) -> Response:
+    """Connect, as clients up to 2.49 do."""
+    return await _connect(call, None)
+
+
+async def connect_v2(call: Call) -> Response:
+    """Connect, as clients from 2.51 on do."""
+    return await _connect(call, DEFAULT_TIMEOUT[2])
+
+
+async def _connect(call: Call, default: int | None) -> Response:
+    body = await call.body(wire.Connect, optional=default is not None)
+    wanted = default if body.timeout is None else body.timeout
+    if wanted is None:
+        raise Refusal(400, "validation error: timeout: Field required")
+    timeout = checked_timeout(wanted)
+    sandbox = call.sandbox()
+    if sandbox.state is State.PAUSED and body.memory is False:
+        raise not_supported("starting a sandbox anew that was paused with its memory")
+    sandbox, woken = await wake(call.engine, sandbox, timeout)
+    if not woken:
+        await extend(call, sandbox, timeout)
+    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201 if woken else 200)
+
+
+async def resume(call: Call) -> Response:
+    """Wake a paused sandbox, as old clients do."""
+    body = await call.body(wire.Connect, optional=True)
+    sandbox = call.sandbox()
+    if sandbox.state is State.RUNNING:
+        raise Refusal(409, f"Sandbox {sandbox.id} is already running")
+    timeout = checked_timeout(DEFAULT_TIMEOUT[1] if body.timeout is None else body.timeout)
+    sandbox, _ = await wake(call.engine, sandbox, timeout)
+    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
+
+
+async def wake(engine: Engine, sandbox: Sandbox, seconds: int) -> tuple[Sandbox, bool]:
+    """The sandbox, running, and whether it was paused before. Who comes second finds it running."""
+    tenant, name = sandbox.spec.tenant, sandbox.id
+    for _ in range(_ROUNDS):
+        try:
+            if sandbox.state is State.RUNNING:
+                return sandbox, False
+            if sandbox.state is State.PAUSED:
+                await engine.sandboxes.resume(tenant, name)
+            elif sandbox.state is State.STOPPED:
+                await engine.sandboxes.start(tenant, name)
+            else:
+                raise Conflict(f"sandbox {name} is {sandbox.state}")
+            return await engine.sandboxes.set_ttl(tenant, name, seconds), True
+        except Conflict:
+            # Somebody else was faster: look again.
+            found = engine.sandboxes.by_id(name)
+            if found is None or found.state in (State.REMOVING, State.GONE):
+                raise Refusal(409, f'Sandbox "{name}" is being killed') from None
+            sandbox = found
+        except NotFound:
+            raise not_there(name) from None
+    raise Refusal(409, f'Sandbox "{name}" is changing its state')
+
+
+async def fork(call: Call) -> Response:
+    """Children of a running sandbox, from its files as they are now. Not of its processes: with any, it is refused."""
+    body = await call.body(wire.Fork, optional=True)
+    sandbox = call.sandbox()
+    timeout = checked_timeout(body.timeout)
+    if shapes.state_of(sandbox) == "paused":
+        raise Refusal(409, f"Sandbox '{sandbox.id}' is paused and cannot be forked; resume it first")
+    processes = call.engine.processes.list(call.tenant, sandbox.id)
+    if any(item.exit is None for item in processes):
+        raise not_supported("forking a sandbox with running processes", "end them, or start children anew")
+    template = await call.engine.checkpoint(
+        call.tenant, sandbox.id, f"fork-{sandbox.id}-{randomness.token_hex(4)}"
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            request = _child_request(sandbox, template.id, timeout)
+            children = [group.create_task(_child(call, request)) for _ in range(body.count)]
+    finally:
+        await call.engine.templates.remove(call.tenant, template.id)
+    return JSONResponse([child.result() for child in children], 201)
+
+
+def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateRequest:
+    spec = sandbox.spec
+    rules = spec.egress.rules
+    return CreateRequest(
+        template=template,
+        isolation=spec.isolation,
+        runtime=spec.runtime,
+        limits=spec.limits,
+        env=spec.env,
+        labels=spec.labels,
+        user=spec.user,
+        workdir=spec.workdir,
+        ttl=timeout,
+        allow=tuple(f"{rule.host}:{','.join(map(str, rule.ports))}" for rule in rules),
+        secrets=spec.secrets,
+        expiry=spec.expiry,
+        attributes={**spec.attributes, shapes.TIMEOUT: str(timeout)},
+    )
+
+
+async def _child(call: Call, request: CreateRequest) -> dict[str, Any]:
+    try:
+        child = await call.engine.sandboxes.create(call.tenant, request)
+    except CorralError as error:
+        refused = response_of(error)
+        return {"error": {"code": refused.status_code, "message": error.message}}
+    return {"sandbox": (await shapes.reply(call.engine, child)).to_dict()}

@@ -1,0 +1,235 @@
+"""Sandboxes on the control plane: made, looked at, listed, ended."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from corral.api.e2b import shapes
+from corral.api.e2b.calls import Call
+from corral.api.e2b.failures import Refusal, not_supported, not_there
+from corral.api.e2b.listing import key_of, matching, page_of
+from corral.api.e2b.network import allowed_hosts
+from corral.api.e2b.templates import find_template, next_token, template_ids, template_name
+from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
+from corral.engine.templates import BASE
+from corral.errors import Conflict, NotFound
+from corral.model.lifecycle import State
+from corral.model.sandbox import Expiry, Sandbox, Stats
+from corral.protocol.e2b import sandboxes as wire
+
+DEFAULT_TIMEOUT = {1: 15, 2: 300}
+"""Seconds, by version of the call."""
+LEAST_REFRESH = 15
+
+
+def checked_timeout(seconds: int) -> int:
+    """A timeout that may be asked for. Raises Refusal."""
+    if seconds <= 0:
+        raise Refusal(400, "Timeout must be greater than 0")
+    if seconds > MAX_TTL:
+        raise Refusal(400, f"Timeout cannot be greater than {MAX_TTL // 3600} hours")
+    return seconds
+
+
+async def create_v1(call: Call) -> Response:
+    """Create, as clients up to 2.49 do."""
+    return await _create(call, DEFAULT_TIMEOUT[1])
+
+
+async def create_v2(call: Call) -> Response:
+    """Create, as clients from 2.51 on do."""
+    return await _create(call, DEFAULT_TIMEOUT[2])
+
+
+async def _create(call: Call, default_timeout: int) -> Response:
+    body = await call.body(wire.NewSandbox)
+    timeout = checked_timeout(default_timeout if body.timeout is None else body.timeout)
+    _check_options(body)
+    name = template_name(call.tenant, body.template_id)
+    template = None if name == BASE else await find_template(call, body.template_id)
+    request = CreateRequest(
+        template=BASE if template is None else template.id,
+        env=body.env_vars or {},
+        labels=body.metadata or {},
+        ttl=timeout,
+        allow=allowed_hosts(body.allow_internet_access, body.network),
+        expiry=Expiry.PAUSE if body.auto_pause else Expiry.REMOVE,
+        attributes=_noted(body, BASE if template is None else template.name, timeout),
+    )
+    sandbox = await call.engine.sandboxes.create(call.tenant, request)
+    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
+
+
+def _check_options(body: wire.NewSandbox) -> None:
+    if body.auto_pause_memory is False:
+        if not body.auto_pause:
+            raise Refusal(400, "autoPauseMemory requires autoPause")
+        raise not_supported("autoPauseMemory=false", "let it pause with its memory")
+    if body.mcp is not None:
+        raise not_supported("mcp")
+    if body.iam and body.iam.get("tokens"):
+        raise not_supported("iam")
+    if body.volume_mounts:
+        raise not_supported("volumeMounts")
+
+
+def _noted(body: wire.NewSandbox, alias: str, timeout: int) -> dict[str, str]:
+    noted = {shapes.ALIAS: alias, shapes.TIMEOUT: str(timeout)}
+    if body.auto_resume is not None and body.auto_resume.enabled:
+        noted[shapes.AUTO_RESUME] = "true"
+    if body.allow_internet_access is not None:
+        noted[shapes.INTERNET] = "true" if body.allow_internet_access else "false"
+    if body.network is not None:
+        noted[shapes.NETWORK] = body.network.to_json().decode()
+    return noted
+
+
+async def get(call: Call) -> Response:
+    """All of one sandbox."""
+    return JSONResponse((await shapes.detail(call.engine, call.sandbox())).to_dict())
+
+
+async def list_v1(call: Call) -> Response:
+    """Running sandboxes, newest first, all at once."""
+    query = call.request.query_params
+    found = matching(_visible(call), query, None)
+    running = [item for item in found if shapes.state_of(item) == "running"]
+    ordered = sorted(running, key=key_of, reverse=True)
+    return JSONResponse([shapes.listed(item).to_dict() for item in ordered])
+
+
+async def list_v2(call: Call) -> Response:
+    """Running and paused sandboxes in pages."""
+    query = call.request.query_params
+    templates = await template_ids(call, query["template"]) if query.get("template") else None
+    found = matching(_visible(call), query, templates)
+    page = page_of(found, [key_of(item) for item in found], query)
+    running = sum(1 for item in found if shapes.state_of(item) == "running")
+    headers = next_token(page.next)
+    if "running" in (query.get("state") or "running"):
+        headers["x-total-running"] = str(running)
+    return JSONResponse([shapes.listed(item).to_dict() for item in page.items], headers=headers)
+
+
+def _visible(call: Call) -> list[Sandbox]:
+    states = (State.RUNNING, State.PAUSED, State.STOPPED, State.STARTING)
+    return [item for item in call.engine.sandboxes.list(call.tenant) if item.state in states]
+
+
+async def kill(call: Call) -> Response:
+    """End a sandbox, running or paused, with all that it holds."""
+    sandbox = call.sandbox()
+    try:
+        await call.engine.sandboxes.remove(call.tenant, sandbox.id)
+    except NotFound:
+        raise not_there(sandbox.id) from None
+    return Response(status_code=204)
+
+
+async def set_timeout(call: Call) -> Response:
+    """End a running sandbox so many seconds from now; 0 ends it at once."""
+    sandbox = call.sandbox()
+    seconds = max((await call.body(wire.Timeout)).timeout, 0)
+    if sandbox.state is not State.RUNNING:
+        raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
+    if seconds == 0:
+        await call.engine.sandboxes.expire(call.tenant, sandbox.id)
+    else:
+        await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, checked_timeout(seconds))
+    return Response(status_code=204)
+
+
+async def refresh(call: Call) -> Response:
+    """Let a running sandbox live for at least so many seconds."""
+    sandbox = call.sandbox()
+    body = await call.body(wire.Refresh, optional=True)
+    if sandbox.state is not State.RUNNING:
+        raise not_there(sandbox.id)
+    await extend(call, sandbox, max(body.duration or 0, LEAST_REFRESH))
+    return Response(status_code=204)
+
+
+async def extend(call: Call, sandbox: Sandbox, seconds: int) -> None:
+    """Put off the end of a sandbox, never bring it nearer."""
+    left = (shapes.end_at(sandbox) - datetime.now(UTC)).total_seconds()
+    if seconds > left:
+        await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, seconds)
+
+
+async def set_network(call: Call) -> Response:
+    """Replace what a sandbox may reach."""
+    sandbox = call.sandbox()
+    body = await call.body(wire.NetworkUpdate)
+    policy = egress_policy(allowed_hosts(body.allow_internet_access, body))
+    if sandbox.state is not State.RUNNING:
+        raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
+    await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy)
+    return Response(status_code=204)
+
+
+async def metrics(call: Call) -> Response:
+    """What a sandbox uses now, as the only sample; none where the range asked for does not hold now."""
+    sandbox = call.sandbox()
+    now = datetime.now(UTC)
+    second = int(now.timestamp())
+    start, end = (_second(call, name) for name in ("start", "end"))
+    if (start is not None and start > second) or (end is not None and end < second - 1):
+        return JSONResponse([])
+    stats = await call.engine.sandboxes.stats(call.tenant, sandbox.id)
+    return JSONResponse([_metric(sandbox, stats, now).to_dict()])
+
+
+async def many_metrics(call: Call) -> Response:
+    """The same of up to 100 sandboxes."""
+    names = [
+        name for item in call.request.query_params.getlist("sandbox_ids") for name in item.split(",") if name
+    ]
+    if not 1 <= len(names) <= 100:
+        raise Refusal(400, "validation error: sandbox_ids must name 1 to 100 sandboxes")
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            sandbox = call.find(name)
+            stats = await call.engine.sandboxes.stats(call.tenant, sandbox.id)
+        except (Refusal, NotFound, Conflict):
+            continue
+        found[name] = _metric(sandbox, stats, datetime.now(UTC)).to_dict()
+    return JSONResponse({"sandboxes": found})
+
+
+def _second(call: Call, name: str) -> int | None:
+    text = call.request.query_params.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise Refusal(400, f"validation error: {name} is not a time in seconds")
+    return int(text)
+
+
+def _metric(sandbox: Sandbox, stats: Stats, now: datetime) -> wire.Metric:
+    spec = sandbox.spec
+    # Over the whole of its life so far: there is no collector that remembers samples.
+    age = max((now - shapes.started_at(sandbox)).total_seconds(), 0.001)
+    return wire.Metric(
+        timestamp=now,
+        timestamp_unix=int(now.timestamp()),
+        cpu_count=max(1, round(spec.limits.cpus)),
+        cpu_used_pct=round(stats.cpu_usec / 1e6 / age / spec.limits.cpus * 100, 2),
+        mem_used=stats.memory,
+        mem_total=spec.limits.memory,
+        disk_used=stats.disk,
+        disk_total=spec.limits.disk,
+    )
+
+
+async def logs_v1(call: Call) -> Response:
+    """Corral keeps no log of a sandbox: processes' output goes to those who run them."""
+    call.sandbox()
+    return JSONResponse({"logs": [], "logEntries": []})
+
+
+async def logs_v2(call: Call) -> Response:
+    """The same in the second version's shape."""
+    call.sandbox()
+    return JSONResponse({"logs": []})

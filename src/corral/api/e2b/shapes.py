@@ -1,0 +1,83 @@
+"""From the engine's values to shapes of the control plane."""
+
+import json
+import math
+from datetime import datetime, timedelta
+
+from corral.engine.engine import Engine
+from corral.model.lifecycle import State
+from corral.model.sandbox import MIB, Expiry, Sandbox
+from corral.protocol.e2b import sandboxes as wire
+from corral.protocol.e2b.base import ENVD_VERSION
+
+ALIAS = "e2b.alias"
+AUTO_RESUME = "e2b.auto-resume"
+INTERNET = "e2b.internet"
+NETWORK = "e2b.network"
+TIMEOUT = "e2b.timeout"
+PAUSE_FILES = "e2b.pause-files"
+_NO_END = timedelta(days=365)
+
+
+def state_of(sandbox: Sandbox) -> str:
+    """The state as clients know it: a stopped sandbox is one that was paused without its memory."""
+    return "paused" if sandbox.state in (State.PAUSED, State.STOPPED) else "running"
+
+
+def started_at(sandbox: Sandbox) -> datetime:
+    """When it last began to run; of a sandbox that does not run, when it was made."""
+    return sandbox.changed_at if sandbox.state is State.RUNNING else sandbox.spec.created_at
+
+
+def end_at(sandbox: Sandbox) -> datetime:
+    """When it ends; of a paused one, when it was paused."""
+    if state_of(sandbox) == "paused":
+        return sandbox.changed_at
+    return sandbox.spec.ends_at or sandbox.spec.created_at + _NO_END
+
+
+async def reply(engine: Engine, sandbox: Sandbox) -> wire.SandboxReply:
+    """What create and connect answer."""
+    return wire.SandboxReply(
+        template_id=sandbox.spec.template,
+        sandbox_id=sandbox.id,
+        envd_version=ENVD_VERSION,
+        alias=sandbox.spec.attributes.get(ALIAS),
+        envd_access_token=(await engine.sandbox_token(sandbox.id)).reveal(),
+    )
+
+
+def listed(sandbox: Sandbox) -> wire.ListedSandbox:
+    """A sandbox in a list."""
+    spec = sandbox.spec
+    return wire.ListedSandbox(
+        template_id=spec.template,
+        sandbox_id=sandbox.id,
+        started_at=started_at(sandbox),
+        end_at=end_at(sandbox),
+        cpu_count=math.ceil(spec.limits.cpus),
+        memory_mb=spec.limits.memory // MIB,
+        disk_size_mb=spec.limits.disk // MIB,
+        state=state_of(sandbox),
+        envd_version=ENVD_VERSION,
+        alias=spec.attributes.get(ALIAS),
+        metadata=spec.labels,
+    )
+
+
+async def detail(engine: Engine, sandbox: Sandbox) -> wire.SandboxDetail:
+    """All of a sandbox."""
+    noted = sandbox.spec.attributes
+    internet = noted.get(INTERNET)
+    paused = {State.PAUSED: "full", State.STOPPED: "filesystem"}
+    return wire.SandboxDetail(
+        **listed(sandbox).model_dump(),
+        envd_access_token=(await engine.sandbox_token(sandbox.id)).reveal(),
+        allow_internet_access=None if internet is None else internet == "true",
+        network=json.loads(noted[NETWORK]) if NETWORK in noted else None,
+        lifecycle=wire.Lifecycle(
+            auto_resume=noted.get(AUTO_RESUME) == "true",
+            on_timeout="pause" if sandbox.spec.expiry is Expiry.PAUSE else "kill",
+        ),
+        pause_mode=paused.get(sandbox.state),
+    )

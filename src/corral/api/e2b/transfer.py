@@ -1,0 +1,252 @@
+"""`/files`: contents of files, streamed in and out."""
+
+import base64
+import hashlib
+import hmac
+import mimetypes
+import re
+import time
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from corral.api.bodies import streamed
+from corral.api.e2b.box import Box
+from corral.api.e2b.failures import Refusal
+from corral.api.e2b.rpc import RpcError
+from corral.engine.ports import Entry, EntryKind
+from corral.errors import Conflict, DiskFull, NotFound
+
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+_PIECE = 256 * 1024
+MAX_HEADER = 16 * 1024
+_FORM_EVENTS = (
+    *("part_begin", "part_data", "part_end", "end"),
+    *("header_begin", "header_field", "header_value", "header_end", "headers_finished"),
+)
+
+
+def check_signature(request: Request, token: str) -> None:
+    """Raise Refusal unless the query is signed with the sandbox's token, for this path, user and method."""
+    query = request.query_params
+    given = query.get("signature")
+    if not given:
+        raise Refusal(401, "missing signature query parameter")
+    operation = "read" if request.method == "GET" else "write"
+    text = f"{query.get('path', '')}:{operation}:{query.get('username', '')}:{token}"
+    expiration = query.get("signature_expiration")
+    if expiration is not None:
+        text += f":{expiration}"
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+    if not hmac.compare_digest(b"v1_" + digest, given.encode()):
+        raise Refusal(401, "invalid signature")
+    if expiration is not None and (not _number(expiration) or int(expiration) < time.time()):
+        raise Refusal(401, "signature is already expired")
+
+
+def _number(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None
+
+
+async def download(request: Request, box: Box) -> Response:
+    """A file's bytes, or a range of them."""
+    user = await _user(request, box)
+    path = await _path(box, request.query_params.get("path", ""), user)
+    files = await box.files()
+    try:
+        entry = await box.resolved(await files.stat(path))
+    except (NotFound, Conflict):
+        entry = None
+    if entry is None:
+        raise Refusal(404, f"path '{path}' does not exist")
+    if entry.kind is EntryKind.DIRECTORY:
+        raise Refusal(400, f"path '{path}' is a directory")
+    kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
+    headers = {
+        "content-disposition": f"inline; filename*=utf-8''{quote(entry.name.encode('utf-8', 'surrogateescape'))}",
+        "vary": "Accept-Encoding",
+    }
+    wanted = _range(request.headers.get("range"), entry)
+    if wanted is None:
+        response = await streamed(files.read(path), kind)
+    else:
+        start, size = wanted
+        response = await streamed(files.read(path, start, size), kind)
+        response.status_code = 206
+        headers["content-range"] = f"bytes {start}-{start + size - 1}/{entry.size}"
+    response.headers.update(headers)
+    return response
+
+
+def _range(text: str | None, entry: Entry) -> tuple[int, int] | None:
+    """Where to begin and how much; None for the whole file. Raises Refusal."""
+    found = _RANGE.fullmatch(text or "")
+    if found is None or not any(found.groups()):
+        return None
+    first, last = found.groups()
+    start = int(first) if first else max(entry.size - int(last), 0)
+    end = min(int(last) + 1, entry.size) if first and last else entry.size
+    if start >= entry.size or end <= start:
+        raise Refusal(416, f"the file has {entry.size} bytes")
+    return start, end - start
+
+
+async def upload(request: Request, box: Box) -> Response:
+    """Write one file, or several of a form."""
+    if any(name.startswith("x-metadata-") for name in request.headers):
+        raise Refusal(400, "invalid metadata: metadata of files is not supported by Corral")
+    user = await _user(request, box)
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    body = _decoded(request)
+    path = request.query_params.get("path")
+    if kind == b"application/octet-stream":
+        if not path:
+            raise Refusal(400, "path query parameter is required for raw body upload")
+        written = [await _write(box, path, user, body)]
+    elif kind == b"multipart/form-data" and options.get(b"boundary"):
+        written = await _write_form(box, path, user, options[b"boundary"], body)
+    else:
+        raise Refusal(400, f"unsupported content type: {kind.decode('latin-1')[:100]}")
+    return JSONResponse(written)
+
+
+async def _write_form(
+    box: Box, path: str | None, user: str, boundary: bytes, body: AsyncIterator[bytes]
+) -> list[dict[str, Any]]:
+    form = _Form(boundary, body)
+    written: list[dict[str, Any]] = []
+    async for name, filename in form.parts():
+        if name != "file":
+            continue
+        target = path or filename
+        if not target:
+            raise Refusal(400, "a part of the form has no filename, and the query no path")
+        place = await _path(box, target, user)
+        if any(item["path"] == place for item in written):
+            raise Refusal(400, f"you cannot upload multiple files to the same path '{place}'")
+        written.append(await _write(box, target, user, form.content()))
+    return written
+
+
+async def _write(box: Box, target: str, user: str, data: AsyncIterator[bytes]) -> dict[str, Any]:
+    path = await _path(box, target, user)
+    try:
+        entry = await (await box.files()).write(path, data, user)
+    except Conflict as error:
+        raise Refusal(400, f"path is a directory: {path} ({error.message})") from None
+    except DiskFull:
+        raise Refusal(507, "not enough disk space available") from None
+    return {"path": path, "name": entry.name, "type": "file"}
+
+
+async def _user(request: Request, box: Box) -> str:
+    name = request.query_params.get("username")
+    try:
+        return await box.user(name)
+    except RpcError:
+        raise Refusal(401, f"error looking up user '{(name or '')[:80]}': it does not exist") from None
+
+
+async def _path(box: Box, text: str, user: str) -> str:
+    try:
+        return await box.path(text, user)
+    except RpcError as error:
+        raise Refusal(400, error.message) from None
+
+
+async def _decoded(request: Request) -> AsyncGenerator[bytes, None]:
+    """The body, unpacked where it is compressed, in pieces of bounded size. A body that breaks off raises."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "", "gzip"):
+        raise Refusal(400, f"unsupported content encoding: {encoding[:40]}")
+    try:
+        if encoding != "gzip":
+            async for chunk in request.stream():
+                if chunk:
+                    yield chunk
+            return
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        async for chunk in request.stream():
+            while chunk:
+                if piece := unpacker.decompress(chunk, _PIECE):
+                    yield piece
+                chunk = unpacker.unconsumed_tail
+        if not unpacker.eof:
+            raise Refusal(400, "the gzip stream breaks off")
+    except zlib.error:
+        raise Refusal(400, "the body is not gzip") from None
+    except ClientDisconnect:
+        raise Refusal(400, "the request's body broke off") from None
+
+
+class _Form:
+    """Parts of a form, one after another: `content` gives the bytes of the part that `parts` gave last."""
+
+    def __init__(self, boundary: bytes, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._events: list[tuple[str, bytes]] = []
+        self._fields: dict[bytes, bytes] = {}
+        self._ended = False
+        callbacks: Any = {f"on_{name}": self._note(name) for name in _FORM_EVENTS}
+        self._parser = MultipartParser(boundary, callbacks)
+
+    def _note(self, name: str) -> Any:
+        def callback(data: bytes = b"", start: int = 0, end: int = 0) -> None:
+            self._events.append((name, bytes(data[start:end])))
+
+        return callback
+
+    async def parts(self) -> AsyncIterator[tuple[str, str]]:
+        """Name and filename of each part; what is left of the former's content is skipped."""
+        header = value = b""
+        while (event := await self._next()) is not None:
+            name, data = event
+            if len(header) + len(value) > MAX_HEADER:
+                raise Refusal(400, "a header of the form is too long")
+            if name == "part_begin":
+                self._fields = {}
+            elif name == "header_begin":
+                header, value = b"", b""
+            elif name == "header_field":
+                header += data
+            elif name == "header_value":
+                value += data
+            elif name == "header_end":
+                self._fields[header.lower()] = value
+            elif name == "headers_finished":
+                yield self._described()
+
+    def _described(self) -> tuple[str, str]:
+        _, options = parse_options_header(
+            self._fields.get(b"content-disposition", b"").decode("utf-8", "replace")
+        )
+        return options.get(b"name", b"").decode("utf-8", "replace"), options.get(b"filename", b"").decode(
+            "utf-8", "replace"
+        )
+
+    async def content(self) -> AsyncIterator[bytes]:
+        """The part's bytes."""
+        while (event := await self._next()) is not None and event[0] != "part_end":
+            if event[0] == "part_data":
+                yield event[1]
+
+    async def _next(self) -> tuple[str, bytes] | None:
+        while not self._events:
+            if self._ended:
+                return None
+            chunk = await anext(self._body, None)
+            if chunk is None:
+                raise Refusal(400, "the form breaks off")
+            try:
+                self._parser.write(chunk)
+            except FormParserError:
+                raise Refusal(400, "the form is malformed") from None
+        event = self._events.pop(0)
+        self._ended = event[0] == "end"
+        return event
