@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     wanted = options.only or list(GROUPS)
     rows: list[Row] = []
+    facts = machine.facts()
     with Stand(short=options.short) as stand:
-        facts = machine.facts(stand.runsc)
         for name in wanted:
             for row in GROUPS[name](stand):
                 rows.append(row)

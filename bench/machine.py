@@ -8,25 +8,32 @@ from pathlib import Path
 
 from bench import docker
 from bench.clock import call
+from corral.errors import Unsupported
+from corral.host.programs import find_program
 
 _PINNED = Path(__file__).resolve().parent.parent / "scripts" / "runsc" / "go.mod"
 
 
-def facts(runsc: Path | None) -> dict[str, str]:
+def facts() -> dict[str, str]:
     """Facts of this machine, for the report."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "machine": f"{os.cpu_count()} cores ({_processor()}), {_memory()} GiB, {platform.machine()}",
+        "load before": f"{os.getloadavg()[0]:.1f} processes over the last minute (a quiet machine: below 0.5)",
         "kernel": platform.release(),
         "corral": version("corral"),
         "runc": call("runc", "--version").splitlines()[0].removeprefix("runc version "),
-        "runsc": _runsc(runsc) if runsc else "none",
+        "runsc": _runsc(),
         "docker": docker.version(),
         "python": platform.python_version(),
     }
 
 
-def _runsc(program: Path) -> str:
+def _runsc() -> str:
+    try:
+        program = find_program("runsc")
+    except Unsupported:
+        return "none"
     told = call(program, "--version").splitlines()[0].removeprefix("runsc version ")
     # One that is built from its Go module does not know its version.
     lines = (_PINNED.read_text() if told == "VERSION_MISSING" else "").splitlines()

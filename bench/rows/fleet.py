@@ -151,7 +151,12 @@ def _at_rest(stand: Stand) -> Iterator[Row]:
         f"daemon's memory with {FLEET} sandboxes",
         Figure.single("engine + gateway, RSS", "MiB", sum(map(rss, pids.values())) / MIB),
         (Figure.single("dockerd + containerd, RSS", "MiB", sum(map(rss, stand.docker.pids)) / MIB),),
-        parts=tuple(Figure.single(f"of it: {name}", "MiB", rss(pid) / MIB) for name, pid in pids.items()),
+        parts=(
+            *(Figure.single(f"of it: {name}", "MiB", rss(pid) / MIB) for name, pid in pids.items()),
+            Figure.single(
+                "both, pages that they share counted once", "MiB", sum(map(pss, pids.values())) / MIB
+            ),
+        ),
         budget=150,
         remark="Docker's two daemons have at most one container at this moment, which favours them.",
     )
