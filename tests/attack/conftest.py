@@ -3,6 +3,7 @@
 The programs are in `guest/`, and are run with the sandbox's own Python, as its root unless said otherwise.
 """
 
+import html
 import json
 import os
 import secrets
@@ -121,9 +122,10 @@ class Canary:
     url: str
 
     def forms(self) -> list[bytes]:
-        """The byte strings by which it would be seen: as it is, in base64 at each offset, URL-encoded, hexadecimal."""
+        """The byte strings by which it would be seen: as it is, in base64 at each offset, as URL, JSON, HTML and in hexadecimal."""
         raw = self.key.encode()
         found = {raw, raw.hex().encode(), raw.hex().upper().encode(), quote(self.key, safe="").encode()}
+        found |= {json.dumps(self.key)[1:-1].encode(), html.escape(self.key).encode()}
         for encode in (b64encode, urlsafe_b64encode):
             for offset in range(3):
                 # The first and the last sign depend on what surrounds the key.

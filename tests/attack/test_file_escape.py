@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral import Sandbox
-from corral.errors import CorralError
+from corral.errors import Conflict, CorralError
 from corral.sdk import trees
 
 if TYPE_CHECKING:
@@ -189,14 +189,15 @@ def test_a_link_in_the_way_of_a_copy_is_not_followed(
     box.exec(f"mkdir -p {PLACE}/sub/.git; echo owned > {PLACE}/sub/{host_secret.name}; echo owned > {PLACE}/sub/.git/config",
              check=True)  # fmt: skip
     target = tmp_path / "copy"
-    (target / "other" / ".git").mkdir(parents=True)
+    target.mkdir()
     (target / "sub").symlink_to(host_secret.parent)
-    arena.daemon.cli("cp", f"{box.name}:{PLACE}", str(target), check=False)
+    with pytest.raises(Conflict):
+        box.files.download(PLACE, target)
     assert host_secret.read_text().startswith("host secret")
     repository = tmp_path / "repository"
     (repository / "sub" / ".git").mkdir(parents=True)
     (repository / "sub" / ".git" / "config").write_text("mine")
-    arena.daemon.cli("cp", f"{box.name}:{PLACE}", str(repository), check=False)
+    box.files.download(PLACE, repository)
     assert (repository / "sub" / ".git" / "config").read_text() == "mine"
 
 

@@ -1,11 +1,13 @@
 """Knocks at the parts of the kernel that a sandbox has no business with; prints what each call gave."""
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
 import stat
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +44,16 @@ KNOBS = (
     "/sys/firmware/efi", "/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/loop-control",
     "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/vsock", "/dev/btrfs-control",
 )  # fmt: skip
+
+
+MASKED = (
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/timer_list",
+    "/proc/interrupts",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+)
 
 
 def calls() -> dict[str, str]:
@@ -94,14 +106,17 @@ def foreign_abi() -> dict[str, str]:
 
 
 def terminal() -> dict[str, str]:
-    """Typing into a terminal, also with a request whose upper half differs."""
-    _, slave = os.openpty()
-    key = ctypes.create_string_buffer(b"x")
+    """Typing into one's own terminal, also with a request whose upper half differs."""
     ioctl = 29 if ARM else 16
-    return {
-        name: in_child(syscall, ioctl, slave, ctypes.c_ulong(request), key)
-        for name, request in (("TIOCSTI", TIOCSTI), ("TIOCSTI, upper half", 0x1_0000_0000 | TIOCSTI))
-    }
+
+    def type_in(request: int) -> None:
+        os.setsid()
+        _, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        syscall(ioctl, slave, ctypes.c_ulong(request), ctypes.create_string_buffer(b"x"))
+
+    requests = {"TIOCSTI": TIOCSTI, "TIOCSTI, upper half": 0x1_0000_0000 | TIOCSTI}
+    return {name: in_child(type_in, request) for name, request in requests.items()}
 
 
 def devices() -> dict[str, str]:
@@ -128,6 +143,19 @@ def devices() -> dict[str, str]:
 def knobs() -> dict[str, str]:
     """Files by which a kernel is steered or read out."""
     return {path: outcome(touch, path, os.O_WRONLY | os.O_NONBLOCK) for path in KNOBS}
+
+
+def masked() -> dict[str, str]:
+    """What is read of files that tell about the whole host; `nothing` or the error, else the first bytes."""
+
+    def look(path: str) -> str:
+        try:
+            with open(path, "rb", 0) as file:
+                return repr(file.read(64)) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else "nothing"
+        except OSError as error:
+            return errno.errorcode.get(error.errno or 0, "error")
+
+    return {path: look(path) for path in MASKED}
 
 
 def mounts() -> dict[str, str]:
@@ -166,15 +194,9 @@ def _unmount(path: str) -> None:
         raise OSError(ctypes.get_errno(), "")
 
 
-def terminal_size() -> int:
-    """A positive control: a request that is allowed."""
-    _, slave = os.openpty()
-    return len(fcntl.ioctl(slave, 0x5413, bytes(8)))
-
-
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     "calls": calls, "namespaces": namespaces, "abi": foreign_abi, "terminal": terminal, "devices": devices,
-    "knobs": knobs, "mounts": mounts,
+    "knobs": knobs, "masked": masked, "mounts": mounts,
 }  # fmt: skip
 
 if __name__ == "__main__":
