@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "secret": ("corral.cli.catalog:secret", "Keys that stay on this host."),
     "price": ("corral.cli.catalog:price", "Prices of models."),
     "config": ("corral.cli.catalog:config", "The daemon's settings."),
+    "e2b": ("corral.cli.e2b:e2b", "Use E2B's SDKs with this host."),
     "key": ("corral.cli.catalog:key", "API keys for the TCP interface."),
     "doctor": ("corral.cli.daemon:doctor", "Check this host, and say what to do."),
     "serve": ("corral.cli.daemon:serve", "Run the daemon in the foreground."),

@@ -39,6 +39,7 @@ class _Watch:
         self._watch = watch
         self._path = path
         self._pending: deque[WatchEvent] = deque()
+        self._reading = asyncio.Lock()
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         return self
@@ -48,17 +49,22 @@ class _Watch:
             if self._watch.ended:
                 raise StopAsyncIteration
             await _readable(self._watch.fileno())
-            self._pending += await self._turns.call(self._read)
+            await self._read_more()
         return self._pending.popleft()
 
     async def drain(self) -> list[WatchEvent]:
         """As Watch says."""
         for _ in range(_DRAIN_READS):
-            if self._watch.ended or not (events := await self._turns.call(self._read)):
+            if self._watch.ended or not await self._read_more():
                 break
-            self._pending += events
         told, self._pending = list(self._pending), deque()
         return told
+
+    async def _read_more(self) -> bool:
+        async with self._reading:
+            events = await self._turns.call(self._read)
+            self._pending += events
+            return bool(events)
 
     def _read(self) -> list[WatchEvent]:
         base = self._path.rstrip("/")

@@ -131,7 +131,7 @@ class WatchEvent:
 
 
 class Watch(Protocol):
-    """Changes as they come. A watch has one user: who iterates does not drain meanwhile."""
+    """Changes as they come. Each is told once: to the one who iterates, or to a drain, which may be called meanwhile."""
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]:
         """Changes, as they come."""

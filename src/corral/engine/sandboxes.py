@@ -84,6 +84,10 @@ class Sandboxes:
         """Of any tenant: for callers who prove by the sandbox's own token that they may use it."""
         return self._registry.get(sandbox)
 
+    def all(self) -> list[Sandbox]:
+        """Of all tenants, for the same callers, who do not say which they mean."""
+        return self._registry.all()
+
     def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
         """Lifecycle events from now, or after a sequence number."""
         return self._events.follow(tenant, after)

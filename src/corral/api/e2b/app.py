@@ -89,7 +89,8 @@ class E2bApi:
             return
         headers = {key for key, _ in scope["headers"]}
         first = scope["path"].split("/", 2)[1]
-        if b"e2b-sandbox-id" in headers or b"e2b-sandbox-port" in headers:
+        signed = scope["path"] == "/files" and b"signature=" in scope["query_string"]
+        if b"e2b-sandbox-id" in headers or b"e2b-sandbox-port" in headers or signed:
             await self._data(scope, receive, send)
         elif first in _OWN:
             # On the raw path: an encoded slash is a part of a template's name.

@@ -64,8 +64,12 @@ class DataPlane:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> "Response | StreamAnswer":
-        sandbox = self._named(request)
         path = request.url.path
+        if "e2b-sandbox-id" not in request.headers and "e2b-sandbox-port" not in request.headers:
+            # A signed address names no sandbox: it is the one whose token it was signed with.
+            sandbox = await self._awake(await self._signed(request))
+            return await self._plain(request, Box(self._engine, sandbox, request.headers), path)
+        sandbox = self._named(request)
         if path == "/health":
             await self._awake(sandbox)
             return Response(status_code=204, headers={"cache-control": "no-store"})
@@ -90,6 +94,14 @@ class DataPlane:
         if int(port) != ENVD_PORT:
             raise not_supported("traffic to other ports of a sandbox", f"only port {ENVD_PORT} is served")
         return found
+
+    async def _signed(self, request: Request) -> Sandbox:
+        for sandbox in self._engine.sandboxes.all():
+            token = await self._engine.sandbox_token(sandbox.id)
+            if transfer.is_signed(request, token.reveal()):
+                transfer.check_signature(request, token.reveal())
+                return sandbox
+        raise Refusal(401, "invalid signature")
 
     async def _authorize(self, request: Request, sandbox: Sandbox) -> None:
         token = (await self._engine.sandbox_token(sandbox.id)).reveal().encode()

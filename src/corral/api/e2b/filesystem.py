@@ -4,12 +4,12 @@ import posixpath
 import secrets as randomness
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from corral.api.e2b.box import Box
 from corral.api.e2b.rpc import RpcError
 from corral.engine.ports import EntryKind, GuestFiles, Watch, WatchEvent
-from corral.errors import Conflict, InvalidInput, NotFound
+from corral.errors import Conflict, CorralError, InvalidInput, NotFound, TooLarge
+from corral.host.tasks import TaskOwner
 from corral.model.ids import SandboxId
 from corral.protocol.e2b import filesystem as wire
 from corral.protocol.e2b.process import Nothing
@@ -18,6 +18,7 @@ from corral.wire.connect import Code
 KEEPALIVE = wire.WatchReply(keepalive=Nothing())
 MAX_DEPTH = 64
 MAX_WATCHERS = 64
+MAX_KEPT = 100_000
 
 
 async def stat(box: Box, request: wire.PathRequest) -> wire.EntryReply:
@@ -130,11 +131,35 @@ async def _kind(files: GuestFiles, path: str) -> EntryKind | None:
     return entry.kind
 
 
-@dataclass(frozen=True, slots=True)
 class _Watcher:
-    path: str
-    watch: Watch
-    stack: AsyncExitStack
+    """A watch whose changes are collected between polls: what is made in a new directory is seen only by who follows."""
+
+    def __init__(self, path: str, watch: Watch, stack: AsyncExitStack) -> None:
+        self.path = path
+        self.stack = stack
+        self._watch = watch
+        self._kept: list[WatchEvent] = []
+        self._failure: CorralError | None = None
+
+    async def follow(self) -> None:
+        """Collect changes, until cancelled or until they cannot be followed."""
+        try:
+            async for change in self._watch:
+                self._kept.append(change)
+                if len(self._kept) > MAX_KEPT:
+                    raise TooLarge(
+                        f"more than {MAX_KEPT} changes were not asked for", "watch anew, ask more often"
+                    )
+        except CorralError as error:
+            self._failure = error
+
+    async def take(self) -> list[WatchEvent]:
+        """All changes since the last call."""
+        if self._failure is not None:
+            raise self._failure
+        last = await self._watch.drain()
+        told, self._kept = [*self._kept, *last], []
+        return told
 
 
 class Watchers:
@@ -152,8 +177,11 @@ class Watchers:
             raise RpcError(Code.RESOURCE_EXHAUSTED, f"{len(own)} watchers are there already: remove some")
         stack = AsyncExitStack()
         watch = await stack.enter_async_context((await box.files()).watch(path, recursive=request.recursive))
+        watcher = _Watcher(path, watch, stack)
+        tasks = await stack.enter_async_context(TaskOwner())
+        tasks.start(watcher.follow(), name=f"watcher-{box.id}")
         name = randomness.token_hex(8)
-        own[name] = _Watcher(path, watch, stack)
+        own[name] = watcher
         return wire.CreatedWatcher(watcher_id=name)
 
     async def events(self, box: Box, request: wire.WatcherRequest) -> wire.EventsReply:
@@ -161,7 +189,7 @@ class Watchers:
         watcher = self._of.get(box.sandbox.id, {}).get(request.watcher_id)
         if watcher is None:
             raise _unknown(request.watcher_id)
-        found = [_event(watcher.path, change) for change in await watcher.watch.drain()]
+        found = [_event(watcher.path, change) for change in await watcher.take()]
         return wire.EventsReply(events=[event for event in found if event is not None])
 
     async def remove(self, box: Box, request: wire.WatcherRequest) -> Nothing:

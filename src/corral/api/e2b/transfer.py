@@ -33,21 +33,27 @@ _FORM_EVENTS = (
 
 
 def check_signature(request: Request, token: str) -> None:
-    """Raise Refusal unless the query is signed with the sandbox's token, for this path, user and method."""
+    """Raise Refusal unless the query is signed with the sandbox's token, and in time."""
     query = request.query_params
-    given = query.get("signature")
-    if not given:
+    if not query.get("signature"):
         raise Refusal(401, "missing signature query parameter")
-    operation = "read" if request.method == "GET" else "write"
-    text = f"{query.get('path', '')}:{operation}:{query.get('username', '')}:{token}"
-    expiration = query.get("signature_expiration")
-    if expiration is not None:
-        text += f":{expiration}"
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-    if not hmac.compare_digest(b"v1_" + digest, given.encode()):
+    if not is_signed(request, token):
         raise Refusal(401, "invalid signature")
+    expiration = query.get("signature_expiration")
     if expiration is not None and (not _number(expiration) or int(expiration) < time.time()):
         raise Refusal(401, "signature is already expired")
+
+
+def is_signed(request: Request, token: str) -> bool:
+    """Whether the query's signature was made with this token for this path, user, method and end."""
+    query = request.query_params
+    operation = "read" if request.method == "GET" else "write"
+    text = f"{query.get('path', '')}:{operation}:{query.get('username', '')}:{token}"
+    if "signature_expiration" in query:
+        text += f":{query['signature_expiration']}"
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()).rstrip(b"=")
+    given = query.get("signature", "").encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(b"v1_" + digest, given)
 
 
 def _number(text: str) -> bool:

@@ -1,0 +1,43 @@
+"""Commands for clients of the E2B API."""
+
+import shlex
+
+import click
+
+from corral.cli.app import App, pass_app
+from corral.cli.catalog import create_key
+from corral.cli.output import say
+from corral.errors import Conflict
+
+_ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what a listener on all addresses is reached by
+
+
+@click.group(epilog='\b\nExample:\n  eval "$(corral e2b env)"')
+def e2b() -> None:
+    """Use E2B's SDKs with this host."""
+
+
+@e2b.command("env", epilog='\b\nExample:\n  eval "$(corral e2b env)" && python program_with_e2b.py')
+@click.option("--key", default="", help="An API key to use. Default: a new one.")
+@pass_app
+def print_env(app: App, key: str) -> None:
+    """Print the variables that point E2B's SDKs at this host, for a shell to read."""
+    listen = str(app.client.get_config().get("api.listen") or "")
+    if not listen:
+        raise Conflict(
+            "the API does not listen on TCP, and E2B's SDKs speak nothing else",
+            "corral config set api.listen 127.0.0.1:7070 && corral daemon stop && corral daemon start",
+        )
+    host, _, port = listen.rpartition(":")
+    url = f"http://{_ANY.get(host, host)}:{port}"
+    values = {"E2B_API_KEY": key or app.client.create_key("e2b"), "E2B_API_URL": url, "E2B_SANDBOX_URL": url}
+    for name, value in values.items():
+        say(f"export {name}={shlex.quote(value)}")
+
+
+@e2b.group("key")
+def keys() -> None:
+    """API keys; the same as those of `corral key`."""
+
+
+keys.add_command(create_key)

@@ -1,0 +1,32 @@
+"""A daemon that serves E2B's API on a free port of loopback, and the environment that points E2B's SDKs at it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Daemon
+
+CACHE = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral") / "conformance"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def e2b_env(shared_daemon: Daemon) -> Iterator[dict[str, str]]:
+    """Environment variables of a program that uses an SDK."""
+    url = f"127.0.0.1:{_free_port()}"
+    with shared_daemon.client() as client:
+        client.set_config("api.listen", url)
+    shared_daemon.stop()
+    shared_daemon.start()
+    exports = shared_daemon.cli("e2b", "env").stdout
+    told = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
+    yield {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), **told}
+    with shared_daemon.client() as client:
+        client.set_config("api.listen", "")

@@ -1,0 +1,136 @@
+"""E2B's API: what is translated, and what is refused, without a daemon."""
+
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import QueryParams
+
+from corral.api.e2b.calls import sandbox_id
+from corral.api.e2b.failures import Refusal
+from corral.api.e2b.listing import metadata_filter, page_of
+from corral.api.e2b.network import allowed_hosts
+from corral.api.e2b.process import end_event
+from corral.api.e2b.templates import template_name
+from corral.model.ids import DEFAULT_TENANT
+from corral.model.process import Exit
+from corral.protocol.e2b.sandboxes import Network, NewSandbox, SandboxReply
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(), max_size=4))
+def test_metadata_survives_three_encodings(metadata: dict[str, str]) -> None:
+    inner = "&".join(f"{quote(k, safe='')}={quote(v, safe='')}" for k, v in metadata.items())
+    query = QueryParams("metadata=" + quote(quote(inner, safe=""), safe=""))
+    assert metadata_filter(query["metadata"]) == metadata
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_hold_everything_once_in_order(order: str) -> None:
+    keys = [(START + timedelta(seconds=n // 2), f"id{n}") for n in range(25)]
+    seen: list[str] = []
+    token: str | None = ""
+    while token is not None:
+        query = QueryParams({"limit": "4", "order": order, **({"nextToken": token} if token else {})})
+        page = page_of([name for _, name in keys], keys, query)
+        seen += page.items
+        token = page.next
+    newest_first = [name for _, name in sorted(keys, key=lambda key: (-key[0].timestamp(), key[1]))]
+    assert seen == (newest_first if order == "desc" else newest_first[::-1])
+
+
+@pytest.mark.parametrize(
+    "query", [{"limit": "0"}, {"limit": "101"}, {"limit": "-1"}, {"order": "up"}, {"nextToken": "??"}]
+)
+def test_bad_pages_are_refused(query: dict[str, str]) -> None:
+    with pytest.raises(Refusal) as caught:
+        page_of(["a"], [(START, "a")], QueryParams(query))
+    assert caught.value.status == 400
+
+
+def test_a_cursor_of_the_other_direction_is_refused() -> None:
+    keys = [(START, "a"), (START, "b")]
+    token = page_of(["a", "b"], keys, QueryParams({"limit": "1"})).next
+    with pytest.raises(Refusal, match="Invalid next token"):
+        page_of(["a", "b"], keys, QueryParams({"nextToken": token or "", "order": "asc"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("abc123", "abc123"), ("abc123-client", "abc123"), ("0123456789abcdef", "0123456789abcdef")],
+)
+def test_ids_lose_what_old_clients_append(text: str, name: str) -> None:
+    assert sandbox_id(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "ABC", "a-b-c", "a_b", "../x", "a-", "a" * 65])
+def test_malformed_ids_are_refused(text: str) -> None:
+    with pytest.raises(Refusal, match="Invalid sandbox ID"):
+        sandbox_id(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("base", "base"), (" Base ", "base"), ("base:default", "base"), ("default/base", "base")],
+)
+def test_template_references(text: str, name: str) -> None:
+    assert template_name(DEFAULT_TENANT, text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("", 400), ("a b", 400), ("x/", 400), ("base:", 400), ("base:v2", 404), ("other/base", 404)],
+)
+def test_other_template_references_are_refused(text: str, status: int) -> None:
+    with pytest.raises(Refusal) as caught:
+        template_name(DEFAULT_TENANT, text)
+    assert caught.value.status == status
+
+
+def test_network_options_that_can_be_kept() -> None:
+    assert allowed_hosts(None, None) == ("*",)
+    assert allowed_hosts(False, None) == ()
+    only = Network(deny_out=["0.0.0.0/0"], allow_out=["example.org", "*.example.com"])
+    assert allowed_hosts(None, only) == ("example.org", "*.example.com")
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (Network(allow_out=["example.org"]), 400),
+        (Network(deny_out=["example.org"]), 400),
+        (Network(deny_out=["1.1.1.1"]), 501),
+        (Network(deny_out=["0.0.0.0/0"], allow_out=["10.0.0.0/8"]), 501),
+        (Network(rules={"example.org": []}), 501),
+        (Network(allow_public_traffic=False), 501),
+    ],
+)
+def test_network_options_that_cannot_be_kept_are_refused(options: Network, status: int) -> None:
+    with pytest.raises(Refusal) as caught:
+        allowed_hosts(None, options)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("exit", "told"),
+    [
+        (Exit(0), (0, True, "exit status 0", None)),
+        (Exit(3), (3, True, "exit status 3", "exit status 3")),
+        (Exit(137, 9), (-1, False, "signal: killed", "signal: killed")),
+    ],
+)
+def test_ends_of_processes(exit: Exit, told: tuple[int, bool, str, str | None]) -> None:
+    event = end_event(exit)
+    assert (event.exit_code, event.exited, event.status, event.error) == told
+
+
+def test_names_on_the_wire() -> None:
+    body = NewSandbox.model_validate(
+        {"templateID": "base", "allow_internet_access": False, "envVars": {"A": "1"}, "unknown": 1}
+    )
+    assert (body.template_id, body.allow_internet_access, body.env_vars) == ("base", False, {"A": "1"})
+    reply = SandboxReply(template_id="t", sandbox_id="s", envd_version="0.5.14").to_dict()
+    assert reply == {"templateID": "t", "sandboxID": "s", "clientID": "corral", "envdVersion": "0.5.14"}
