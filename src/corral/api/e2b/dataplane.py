@@ -133,7 +133,7 @@ class DataPlane:
     async def _call(self, request: Request, box: Box, path: str) -> "Response | StreamAnswer":
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method != "POST":
-            return Response(status_code=405, headers={"allow": "POST"})
+            raise Refusal(405, "calls are sent by POST")
         if kind == connect.STREAM_TYPE:
             return await self._stream(request, box, path)
         if kind != connect.UNARY_TYPE:

@@ -16,6 +16,7 @@ from corral.api.e2b.sandboxes import DEFAULT_TIMEOUT, checked_timeout, extend
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
+from corral.model.egress import HostRule
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox
 from corral.protocol.e2b import sandboxes as wire
@@ -137,7 +138,6 @@ async def fork(call: Call) -> Response:
 
 def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateRequest:
     spec = sandbox.spec
-    rules = spec.egress.rules
     return CreateRequest(
         template=template,
         isolation=spec.isolation,
@@ -148,11 +148,17 @@ def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateReque
         user=spec.user,
         workdir=spec.workdir,
         ttl=timeout,
-        allow=tuple(f"{rule.host}:{','.join(map(str, rule.ports))}" for rule in rules),
+        allow=tuple(rule_text(rule) for rule in spec.egress.rules),
         secrets=spec.secrets,
         expiry=spec.expiry,
         attributes={**spec.attributes, shapes.TIMEOUT: str(timeout)},
     )
+
+
+def rule_text(rule: HostRule) -> str:
+    """A rule as a caller would write it."""
+    host = f"[{rule.host}]" if ":" in rule.host else rule.host
+    return f"{host}:{','.join(map(str, rule.ports))}"
 
 
 async def _child(call: Call, request: CreateRequest) -> dict[str, Any]:
