@@ -4,6 +4,7 @@ build (templates) is built once, and emptied of sandboxes before and after.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -89,6 +90,17 @@ class Daemon:
                 ProcessLookupError
             ):  # it ends by itself, now that nobody holds the other end of its link
                 os.kill(gateway, signal.SIGKILL)
+
+    def discard(self) -> None:
+        """Stop one that had a data directory for a test only, and remove what it keeps outside of that."""
+        self.stop()
+        for target in (self.run / "runtimes" / "runsc" / "null-netns", self.data / "store"):
+            if target.is_mount() or target.is_file():
+                subprocess.run(["umount", target], check=False, capture_output=True)
+        shutil.rmtree(self.run, ignore_errors=True)
+        for depth in ("", "*/"):
+            for group in Path("/sys/fs/cgroup").glob(f"{depth}corral-{self.run.name}"):
+                group.rmdir()
 
     def gateway_pid(self) -> int | None:
         """The process id of its gateway, its only child that runs `corral.gateway.main`."""

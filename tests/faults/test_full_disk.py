@@ -29,7 +29,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield data
     finally:
-        subprocess.run(["umount", data / "store"], check=False, capture_output=True)
         subprocess.run(["umount", data], check=True)
 
 
@@ -49,6 +48,7 @@ def test_a_daemon_does_not_start_where_its_store_has_no_room(disk: Path) -> None
     assert refused.returncode == DiskFull.exit_code, refused.stderr
     assert "free at least" in refused.stderr
     assert not (daemon.run / "api.sock").exists()
+    daemon.discard()
 
 
 def test_what_does_not_fit_is_refused_and_leaves_nothing(disk: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(disk: Path) -> None:
                 assert client.list_templates() == []
                 settled(daemon, before)
     finally:
-        daemon.stop()
+        daemon.discard()
 
 
 def test_a_store_that_became_read_only_is_told_and_comes_back(disk: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_store_that_became_read_only_is_told_and_comes_back(disk: Path) -> Non
         daemon.start()
         (disk / "store" / "tmp" / "x").mkdir()
     finally:
-        daemon.stop()
+        daemon.discard()
