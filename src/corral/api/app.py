@@ -33,6 +33,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "templates", "description": "What sandboxes start from."},
     {"name": "secrets", "description": "Credentials, used by the gateway on behalf of sandboxes."},
     {"name": "prices", "description": "What models cost, where the price library does not know."},
+    {"name": "budgets", "description": "What model calls may cost."},
     {"name": "events", "description": "Changes of sandboxes' states."},
     {"name": "daemon", "description": "The daemon itself."},
 ]

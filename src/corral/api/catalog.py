@@ -11,7 +11,7 @@ from corral.api.sandboxes import EVENT_STREAM
 from corral.api.streams import Tell, progress_stream
 from corral.engine.ports import ModelPrice
 from corral.errors import DiskFull, UpstreamFailed
-from corral.model.ids import check_name
+from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Secret
 from corral.model.template import Template
 from corral.protocol import catalog as protocol
@@ -109,6 +109,35 @@ async def set_price(caller: CallerDep, body: protocol.SetPrice) -> Done:
     caller.check_operator("setting prices")
     await caller.engine.prices.set(caller.tenant, ModelPrice(**body.model_dump()))
     return Done()
+
+
+@router.get("/sandboxes/{ref}/budget", tags=["budgets"], responses=documented())
+async def get_budget(caller: CallerDep, ref: RefPath) -> protocol.Budget:
+    """What a sandbox may spend, has spent, and has set aside; its tenant's accounts count its calls too."""
+    return shapes.budget(await caller.engine.budgets.of_sandbox(caller.tenant, ref))
+
+
+@router.put("/sandboxes/{ref}/budget", tags=["budgets"], responses=documented())
+async def set_budget(caller: CallerDep, ref: RefPath, body: protocol.SetBudget) -> protocol.Budget:
+    """Change what a sandbox may spend, from its next call on."""
+    budgets = caller.engine.budgets
+    if body.cap == "default":
+        return shapes.budget(await budgets.clear_for_sandbox(caller.tenant, ref, body.window))
+    return shapes.budget(await budgets.set_for_sandbox(caller.tenant, ref, body.window, body.cap))
+
+
+@router.get("/budget", tags=["budgets"], responses=documented())
+async def get_tenant_budget(caller: CallerDep) -> protocol.Budget:
+    """What all of the tenant's sandboxes together may spend, have spent, and have set aside."""
+    return shapes.budget(await caller.engine.budgets.of_tenant(caller.tenant))
+
+
+@router.put("/budget", tags=["budgets"], responses=documented())
+async def set_tenant_budget(caller: CallerDep, body: protocol.SetTenantBudget) -> protocol.Budget:
+    """Change what a tenant may spend in all, from the next call on. The operator's only: tenants do not cap themselves."""
+    caller.check_operator("setting the budget of a tenant")
+    tenant = caller.tenant if body.tenant is None else TenantId(body.tenant)
+    return shapes.budget(await caller.engine.budgets.set_for_tenant(tenant, body.window, body.cap))
 
 
 @router.post("/keys", status_code=201, tags=["daemon"], responses=documented())

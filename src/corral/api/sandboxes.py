@@ -47,6 +47,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         agent=body.agent,
         repo=body.repo,
         branch=body.branch,
+        budget=body.budget,
         progress=progress,
     )
 

@@ -3,6 +3,8 @@
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
 from corral.model import events, process, sandbox, secrets, template, usage
+from corral.model.budget import Balance
+from corral.policy.budget import reached
 from corral.protocol import catalog, files, processes, sandboxes
 
 
@@ -155,6 +157,25 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         source=value.source,
         parent=value.parent,
         created_at=value.created_at,
+    )
+
+
+def budget(value: list[Balance]) -> catalog.Budget:
+    """Accounts as the API shows them."""
+    return catalog.Budget(
+        accounts=[
+            catalog.BudgetAccount(
+                scope=item.scope,
+                window=item.window,
+                cap=item.cap,
+                default=item.default,
+                spent=item.spent,
+                reserved=item.reserved,
+                warning=reached(item),
+                resets_at=item.resets_at,
+            )
+            for item in value
+        ]
     )
 
 

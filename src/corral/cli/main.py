@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("corral.cli.work:diff", "Show what changed in a sandbox's repository."),
     "pull": ("corral.cli.work:pull", "Fetch a sandbox's commits into your clone."),
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
+    "budget": ("corral.cli.budgets:budget", "Show and set what sandboxes may spend."),
     "denials": ("corral.cli.work:denials", "Show what a sandbox was refused."),
     "events": ("corral.cli.work:events", "Show sandboxes' changes of state."),
     "cp": ("corral.cli.files:cp", "Copy files and directories in and out."),

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from corral.cli.app import App, pass_app
+from corral.cli.budgets import budget_line
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
-from corral.cli.values import Duration, Size, env_option, force_option, json_option, labels, variables
+from corral.cli.values import (
+    Dollars,
+    Duration,
+    Size,
+    env_option,
+    force_option,
+    json_option,
+    labels,
+    variables,
+)
 from corral.errors import CorralError, InvalidInput, NotFound
 from corral.model.sandbox import GIB, Limits
 
@@ -54,6 +64,7 @@ def create_options(command: F) -> F:
         ),
         click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
         click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
+        click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -78,6 +89,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "allow": values["allow"],
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
+        "budget": values["budget"],
     }
 
 
@@ -210,6 +222,7 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("may reach", ", ".join(rule.host for rule in info.allow)),
             ("labels", ", ".join(f"{key}={value}" for key, value in info.labels.items())),
             ("environment", ", ".join(sorted(info.env))),
+            ("budget", budget_line(app.client.budget(info.id))),
             ("time to live", f"{info.ttl} s" if info.ttl else None),
             ("created", info.created_at.isoformat(timespec="seconds")),
         ]

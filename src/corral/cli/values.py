@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from corral.errors import InvalidInput
+from corral.policy.budget import parse_dollars
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +46,16 @@ class Duration(click.ParamType[float]):
         if found is None:
             self.fail(f"{value!r} is not a time; write for example 90, 30m or 2h", param, ctx)
         return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+class Dollars(click.ParamType[int]):
+    """US dollars, in millionths: `25`, `0.50`."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Millionths of a US dollar."""
+        return value if isinstance(value, int) else parse_dollars(str(value))
 
 
 def variables(items: Iterable[str]) -> dict[str, str]:

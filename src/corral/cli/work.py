@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.app import App, pass_app
+from corral.cli.budgets import budget_line
 from corral.cli.output import (
     clean,
     dollars,
@@ -204,6 +205,7 @@ def usage(app: App, name: str, as_json: bool) -> None:
     ]
     rows.append(("total", sum(item.calls for item in report.models), "", "", "", "", dollars(report.cost)))
     table(["MODEL", "CALLS", "INPUT", "OUTPUT", "CACHE READ", "CACHE WRITE", "COST"], rows)
+    note(f"budget: {budget_line(app.client.budget(name))}")
 
 
 @click.command(epilog="\b\nExample:\n  corral denials box")

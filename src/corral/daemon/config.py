@@ -4,10 +4,13 @@ import ipaddress
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from corral.errors import InvalidInput
+from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 
 
@@ -18,12 +21,17 @@ class Config:
     `networks`: private or special CIDR blocks that allowed names may resolve to. `npm_registry`: the host from which
     agents are installed; empty means what npm itself is set to. `listen`: `host:port` of the TCP API, empty for none.
     `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
+    `budget`: millionths of a US dollar that a sandbox without a cap of its own may spend, None for no cap. `output`: tokens
+    that a model call which sets no limit may put out. `model_calls`: calls of one sandbox that may be under way.
     """
 
     networks: tuple[str, ...] = ()
     npm_registry: str = ""
     listen: str = ""
     unlimited_disk: bool = False
+    budget: int | None = DEFAULT_CAP
+    output: int = DEFAULT_OUTPUT
+    model_calls: int = DEFAULT_MODEL_CALLS
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -56,12 +64,40 @@ def _flag(value: Any) -> bool:
     return str(value).lower() == "true"
 
 
+def _budget(value: Any) -> int | None:
+    """US dollars, or `none`; taken back by an empty value. In the file and in answers it is text, as it was given."""
+    text = str(value).strip().lower()
+    if text in ("", "default"):
+        return DEFAULT_CAP
+    return None if text == "none" else parse_dollars(text)
+
+
+def _budget_text(cap: Any) -> str:
+    return "none" if cap is None else f"{Decimal(cap) / 1_000_000:f}"
+
+
+def _number(name: str, default: int, most: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        text = str(value).strip()
+        if text == "":
+            return default
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise InvalidInput(f"{name} {text[:40]!r} is not valid", f"give a whole number from 1 to {most}")
+        return int(text)
+
+    return parse
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
     "api.listen": ("listen", _listen),
     "store.unlimited": ("unlimited_disk", _flag),
+    "budget.sandbox": ("budget", _budget),
+    "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),
+    "limits.calls": ("model_calls", _number("limits.calls", DEFAULT_MODEL_CALLS, 1024)),
 }
+_SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text}
 
 
 class ConfigFile:
@@ -73,7 +109,8 @@ class ConfigFile:
 
     def get(self) -> dict[str, Any]:
         """All settings by key."""
-        return {key: getattr(self.value, field) for key, (field, _) in _SETTINGS.items()}
+        values = {key: getattr(self.value, field) for key, (field, _) in _SETTINGS.items()}
+        return {key: _SHOWN[key](value) if key in _SHOWN else value for key, value in values.items()}
 
     def set(self, key: str, value: Any) -> None:
         """Check and store one setting. Raises InvalidInput for an unknown key or a bad value."""

@@ -1,21 +1,25 @@
 """The gateway's life: started as a process without privileges, started again when it ends."""
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
 
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
-from corral.host.process import spawn
+from corral.host.process import Child, spawn
 
 log = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 10.0
+LAST_WORDS = 6.0
+"""Seconds for a gateway that is asked to end to settle the calls that it has under way."""
 # Above what distributions give to people and services, below what sandboxes' ranges start from; no account has it,
 # so nothing else runs under it.
 _FIRST_UID, _UIDS = 64_000, 1_000
@@ -71,5 +75,15 @@ class GatewayProcess:
             await self._client.reattach(ours)
             self.started.set()
             await self._client.lost()
+        except asyncio.CancelledError:
+            await self._ask_to_end(child)
+            raise
         finally:
             await child.kill_and_wait()
+
+    async def _ask_to_end(self, child: Child) -> None:
+        """Let it settle what it has under way, which would count as its worst case otherwise."""
+        child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await self._client.lost()

@@ -20,6 +20,7 @@ from corral.daemon.gateway_process import GatewayProcess
 from corral.daemon.places import Places
 from corral.daemon.trust import write_bundle
 from corral.drivers.oci import OciDriver
+from corral.engine.budgets import Budgets
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest
@@ -108,11 +109,18 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await driver.open()
     stack.callback(driver.close)
     denials = Denials(store)
-    client = await stack.enter_async_context(GatewayClient(on_usage=store.add_usage, on_audit=denials.record))
-    await client.set_config(networks=config.value.networks)
-    tasks = await stack.enter_async_context(TaskOwner())
     events = Events()
     registry = Registry(store, events, clock)
+    budgets = Budgets(store, registry, lambda: config.value.budget)
+    await budgets.reconcile()
+    client = await stack.enter_async_context(GatewayClient(ledger=budgets, on_audit=denials.record))
+
+    async def configure_gateway() -> None:
+        value = config.value
+        await client.set_config(networks=value.networks, model_calls=value.model_calls, output=value.output)
+
+    await configure_gateway()
+    tasks = await stack.enter_async_context(TaskOwner())
     secrets = Secrets(store, client, clock)
     layers = LayerStore(root_store, places.data)
 
@@ -169,7 +177,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)
-        await client.set_config(networks=config.value.networks)
+        await configure_gateway()
 
     async def new_api_key(tenant: TenantId, label: str) -> Secret:
         return await store.add_api_key(tenant, label, clock.now())
@@ -184,6 +192,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         templates=templates,
         secrets=secrets,
         prices=Prices(store, client),
+        budgets=budgets,
         agents=agents,
         repos=repos,
         driver=driver,

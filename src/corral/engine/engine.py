@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from corral.engine.budgets import Budgets
 from corral.engine.ports import Driver, GuestFiles, Progress
 from corral.engine.processes import Processes
 from corral.engine.sandboxes import Sandboxes
@@ -50,6 +51,7 @@ class Engine:
     templates: Templates
     secrets: Secrets
     prices: Prices
+    budgets: Budgets
     agents: Agents
     repos: Repositories
     driver: Driver

@@ -17,6 +17,7 @@ from corral.model.ids import (
 )
 from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.template import Template
+from corral.policy.budget import checked_cap
 from corral.policy.egress import parse_rule
 
 MAX_TTL = 365 * 24 * 3600
@@ -29,7 +30,8 @@ class CreateRequest:
 
     `allow` lists further destinations as `host`, `host:port` or `*.domain`. `secrets` names secrets of the vault; None
     means those that `agent` can use, and none without an agent. `repo` is a directory of the host or an https URL,
-    `branch` is `auto` (a branch `corral/<name>`) or a branch's name.
+    `branch` is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in
+    millionths of a US dollar.
     """
 
     template: str | None = None
@@ -47,6 +49,7 @@ class CreateRequest:
     agent: str | None = None
     repo: str | None = None
     branch: str | None = None
+    budget: int | None = None
     progress: Progress | None = None
     expiry: Expiry = Expiry.REMOVE
     attributes: dict[str, str] = field(default_factory=dict)
@@ -69,6 +72,7 @@ def checked(request: CreateRequest) -> CreateRequest:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
     for rule in request.allow:
         parse_rule(rule)
+    checked_cap(request.budget)
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
     return request

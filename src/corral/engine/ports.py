@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
@@ -19,7 +20,7 @@ from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.model.template import Template
-from corral.model.usage import Usage, UsageTotal
+from corral.model.usage import UsageTotal
 
 Progress = Callable[[str], None]
 """Told one line of what long work is doing now."""
@@ -277,6 +278,16 @@ class OpenedSecret:
     value: Secret
 
 
+class Ledger(Protocol):
+    """Where the gateway's calls are reserved and settled."""
+
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+        """All of them at once, in order; None for what was done. Raises CorralError if nothing was."""
+
+    async def abandon(self, holder: str) -> None:
+        """A gateway process is gone, and all that it said was passed on: settle what it had under way."""
+
+
 class Gateway(Protocol):
     """The unprivileged process that sandboxes talk to. Restarted by its owner; until it is back, sandboxes have no network."""
 
@@ -317,7 +328,7 @@ class Store(Protocol):
         """Update what may change of a spec: time to live and egress policy."""
 
     async def remove_sandbox(self, sandbox: SandboxId) -> None:
-        """Remove it and its grant. Its usage stays. Idempotent."""
+        """Remove it, its grant and its caps. Its usage stays. Idempotent."""
 
     async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
         """All, oldest first, of one tenant or of all."""
@@ -355,8 +366,28 @@ class Store(Protocol):
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
 
-    async def add_usage(self, usage: Usage) -> None:
-        """Append to the ledger."""
+    async def apply_ledger(
+        self, entries: Sequence[Reservation | Settlement], default: int | None
+    ) -> list[Outcome]:
+        """Reserve and settle in one transaction, in order: each reservation against all before it, each settlement at
+        most once, with its usage. On return it survives the end of this process, however it ends. `default` is the cap
+        of a sandbox that has none of its own."""
+
+    async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
+        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
+
+    async def balances(
+        self, tenant: TenantId, sandbox: SandboxId | None, default: int | None
+    ) -> list[Balance]:
+        """The accounts that count a sandbox's calls, or the tenant's own: ever, and today."""
+
+    async def set_cap(
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+    ) -> None:
+        """Set a cap of a sandbox or a tenant; None lifts it."""
+
+    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window) -> None:
+        """Go back to the host's default. Idempotent."""
 
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""

@@ -18,6 +18,7 @@ from corral.engine.registry import Registry
 from corral.engine.templates import Templates, check_free_name
 from corral.errors import Conflict, CorralError, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
+from corral.model.budget import Window
 from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
@@ -126,6 +127,8 @@ class Sandboxes:
         async with self._registry.lock(spec.id):
             grant = await self._admit(spec)
             try:
+                if request.budget is not None:
+                    await self._store.set_cap(tenant, spec.id, Window.TOTAL, request.budget)
                 await self._bring_up(spec, template, grant)
                 # It runs, so that it can be filled; but it was not created before that is done, should a crash cut it.
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)

@@ -27,6 +27,8 @@ _ACCOUNT_FIELDS = frozenset(
         "x-real-ip",
     }
 )
+_OAUTH_PREFIX = "sk-ant-oat"
+_OAUTH_BETA = "oauth-2025-04-20"
 _KEY_PARAMETERS = frozenset({"key", "api_key"})
 _VERSION = re.compile(r"^(v1/)+")
 _MODEL_PATH = re.compile(r"models(/[A-Za-z0-9._:@-]{1,256}(/[A-Za-z0-9._:@-]{1,256})?)?")
@@ -145,8 +147,20 @@ def upstream_fields(
     kept = [(name, value) for name, value in fields if name.lower() not in dropped]
     # The answer is searched for the key, so it must come readable (G-94).
     kept.append(("Accept-Encoding", "identity"))
+    if provider is Provider.ANTHROPIC and key.startswith(_OAUTH_PREFIX):
+        return _with_oauth_beta([*kept, ("Authorization", f"Bearer {key}")])
     if provider is Provider.ANTHROPIC:
         kept.append(("x-api-key", key))
     else:
         kept.append(("Authorization", f"Bearer {key}"))
     return kept
+
+
+def _with_oauth_beta(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The fields with the beta without which Anthropic takes no subscription's token, beside the client's own betas."""
+    named = [value for name, value in fields if name.lower() == "anthropic-beta"]
+    betas = [beta.strip() for value in named for beta in value.split(",") if beta.strip()]
+    if _OAUTH_BETA not in betas:
+        betas.append(_OAUTH_BETA)
+    others = [(name, value) for name, value in fields if name.lower() != "anthropic-beta"]
+    return [*others, ("anthropic-beta", ",".join(betas))]

@@ -12,12 +12,14 @@ from corral.gateway import framing
 from corral.gateway.access import Endpoint
 from corral.gateway.box import Box
 from corral.gateway.forward import cut
-from corral.gateway.metering import Call, Ledger, Outcome, settle
+from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
 from corral.gateway.pricing import PriceBook
 from corral.gateway.redact import Redactor
-from corral.gateway.replies import Relayed, closing, model_error
+from corral.gateway.replies import Relayed, closing, error_event, model_error
 from corral.gateway.vault import Credential
-from corral.wire.usage import UsageChunkFilter, UsageMeter
+from corral.model.usage import Usage
+from corral.policy.budget import dollars
+from corral.wire.usage import Api, Counts, UsageChunkFilter, UsageMeter
 
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})
 """Content-Encodings that aiohttp has taken off when it gives the bytes."""
@@ -41,7 +43,7 @@ class Answer:
         self._box = box
         self._spec = credential.spec
         self._call = call
-        self._meter = UsageMeter(wanted.api, streamed) if wanted.api is not None else None
+        self._meter = self._new_meter(wanted.api, streamed=streamed) if wanted.api is not None else None
         self._strip = UsageChunkFilter() if strip_usage else None
         self._streamed = streamed
         self._redactor = Redactor(credential.forms, credential.spec.name)
@@ -51,7 +53,12 @@ class Answer:
         self._status = 0
         self._request_id = ""
         self._complete = False
+        self._counted = Counts()
         self.begun = False
+
+    def _new_meter(self, api: Api, *, streamed: bool) -> UsageMeter:
+        output = self._call.output if self._call is not None else None
+        return UsageMeter(api, streamed, None if output is None else text_limit(output))
 
     def never_sent(self) -> None:
         """No connection was made, so there is nothing to settle."""
@@ -77,6 +84,11 @@ class Answer:
             async for chunk in upstream.content.iter_any():
                 if data := self._pass(chunk):
                     await response.write(data)
+                if streamed and self._passed():
+                    upstream.close()
+                    await response.write(self._end())
+                    await response.write_eof()
+                    return response
             if data := self._last():
                 await response.write(data)
         except (aiohttp.ClientError, TimeoutError):
@@ -92,7 +104,7 @@ class Answer:
         """
         streamed = upstream.content_type == "text/event-stream"
         if self._call is not None and self._meter is not None and streamed != self._streamed:
-            self._meter = UsageMeter(self._meter.api, streamed)
+            self._meter = self._new_meter(self._meter.api, streamed=streamed)
         if not streamed:
             self._strip = None
         return streamed
@@ -117,8 +129,31 @@ class Answer:
         left = self._redactor.feed(self._strip.finish()) if self._strip is not None else b""
         return left + self._redactor.finish()
 
-    def settle(self, prices: PriceBook, ledger: Ledger) -> None:
-        """Write the call's usage and its audit record."""
+    def _passed(self) -> bool:
+        """Whether the answer costs more than was set aside for it."""
+        if self._call is None or self._meter is None or self._meter.reading.complete:
+            return False
+        reading = self._meter.reading
+        if reading.counts is self._counted and not self._meter.text:
+            return False
+        self._counted = reading.counts
+        return passed(self._call, reading, self._meter.text)
+
+    def _end(self) -> bytes:
+        """The end of a stream that is cut: what was held back, and why there is no more (G-214)."""
+        if self._call is None or self._meter is None:
+            return self._last()
+        self._box.note("llm", "cut", host=URL(self._spec.base_url).host or "", secret=self._spec.name,
+                       path=self._path, reason="reservation-passed")  # fmt: skip
+        message = (
+            f"this answer was cut because it passed the {dollars(self._call.reserved)} that were set aside for it, "
+            "although the provider was told its limit"
+        )
+        hint = "ask for less at a time, or report the provider's server"
+        return self._last() + error_event(self._meter.api, message, hint, reason="budget")
+
+    def settle(self, prices: PriceBook) -> Usage | None:
+        """Write the call's audit record; its usage, or None if there is nothing to settle."""
         host, name = URL(self._spec.base_url).host or "", self._spec.name
         if self._redactor.hits:
             self._box.note(
@@ -136,12 +171,12 @@ class Answer:
             )
         call, self._call = self._call, None
         if call is None or self._meter is None:
-            return
+            return None
         duration = asyncio.get_running_loop().time() - self._started
         outcome = Outcome(
             self._status, self._meter.finish(), not self._complete, round(duration * 1000), self._request_id
         )
-        ledger(settle(call, outcome, prices))
+        return settle(call, outcome, prices)
 
 
 def _request_id(upstream: aiohttp.ClientResponse) -> str:

@@ -22,8 +22,6 @@ from corral.wire.link import Attach, AuditRecord
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1024
-MAX_MODEL_CALLS = 64
-"""Model calls in flight."""
 MAX_BUFFERED = 256 * 1024 * 1024
 """Bytes of request bodies held at a time."""
 _BAD_TOKEN_RATE, _BAD_TOKEN_BURST = 0.5, 20

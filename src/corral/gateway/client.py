@@ -3,7 +3,7 @@
 The gateway process can die at any time. `GatewayClient` therefore keeps all that it was told, with duplicates
 of the listening sockets (which is why guests' connections wait in their backlogs meanwhile), and says it
 again to the next process: its owner starts one and calls `reattach`. What the dead process had sent is still
-read to its end, so no usage record is lost.
+read to its end, so no usage record is lost; what it had reserved and not settled by then, the ledger settles.
 """
 
 import asyncio
@@ -13,14 +13,16 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from corral.engine.ports import Attachment, Listener, ModelPrice, OpenedSecret
+from corral.engine.ports import Attachment, Ledger, Listener, ModelPrice, OpenedSecret
 from corral.errors import CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
+from corral.gateway.accounts import Accounts, until_taken
 from corral.gateway.channel import Channel
-from corral.model.ids import SandboxId
-from corral.model.usage import Usage
+from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.ids import SandboxId, TenantId
 from corral.wire import link
 
 _log = logging.getLogger(__name__)
@@ -28,7 +30,6 @@ _log = logging.getLogger(__name__)
 READY_TIMEOUT = 30.0
 """Seconds that a new gateway process may take to say that it is ready."""
 CALL_TIMEOUT = 30.0
-_RETRY_DELAY = 1.0
 _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
 
@@ -58,43 +59,45 @@ class _Kept:
 class GatewayClient:
     """`ports.Gateway` over a link to the gateway process.
 
-    Use: `async with GatewayClient(sock, on_usage=…, on_audit=…) as client`, where `sock` is one end of a unix
+    Use: `async with GatewayClient(sock, ledger=…, on_audit=…) as client`, where `sock` is one end of a unix
     stream socket pair whose other end the process got as its `--control-fd`. Entering waits until the process
     is ready. `await client.lost()` returns when the link has ended; then start another process and `await
     client.reattach(sock)`.
 
-    `on_usage` and `on_audit` are awaited for one record at a time, in order; a record whose callback raises a
-    CorralError is offered again until it is taken. A usage record may come twice if the engine dies between
-    taking it and the acknowledgement.
+    The ledger is called for one batch at a time and `on_audit` for one record, in order; no call waits for an audit
+    record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
     """
 
     def __init__(
         self,
         sock: socket.socket | None = None,
         *,
-        on_usage: Callable[[Usage], Awaitable[None]],
+        ledger: Ledger,
         on_audit: Callable[[link.AuditRecord], Awaitable[None]],
     ) -> None:
         self._first_sock = sock
-        self._on_usage = on_usage
         self._on_audit = on_audit
         self._seq = itertools.count(1)
         self._kept: dict[SandboxId, _Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
-        self._config = link.SetConfig(0, ())
+        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT)
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
         self._calls: dict[int, asyncio.Future[None]] = {}
-        self._records: asyncio.Queue[tuple[Channel, link.UsageRecord | link.AuditRecord]] = asyncio.Queue()
+        self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
+        self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
         self._tasks = asyncio.TaskGroup()
         self._paused = False
         self._closing = False
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._deliverer = self._tasks.create_task(self._deliver(), name="gateway records")
+        self._deliverers = (
+            self._tasks.create_task(self._deliver(), name="gateway audit"),
+            self._tasks.create_task(self._accounts.run(), name="gateway ledger"),
+        )
         try:
             sock, self._first_sock = self._first_sock, None
             if sock is not None:
@@ -113,8 +116,10 @@ class GatewayClient:
             self._channel.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_RECORDS):
+                await self._accounts.done()
                 await self._records.join()
-        self._deliverer.cancel()
+        for deliverer in self._deliverers:
+            deliverer.cancel()
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
@@ -215,9 +220,17 @@ class GatewayClient:
         self._prices = link.SetPrices(0, specs)
         await self._tell(self._prices)
 
-    async def set_config(self, *, networks: Sequence[str] = ()) -> None:
-        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to."""
-        former, self._config = self._config, link.SetConfig(0, tuple(networks))
+    async def set_config(
+        self,
+        *,
+        networks: Sequence[str] = (),
+        model_calls: int = DEFAULT_MODEL_CALLS,
+        output: int = DEFAULT_OUTPUT,
+    ) -> None:
+        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, model calls
+        of one sandbox at a time, and tokens of output for a call that sets no limit.
+        """
+        former, self._config = self._config, link.SetConfig(0, tuple(networks), model_calls, output)
         try:
             await self._tell(self._config)
         except InvalidInput:
@@ -303,11 +316,12 @@ class GatewayClient:
             case link.Failed(seq=seq) if (answer := self._calls.get(seq)) is not None:
                 if not answer.done():
                     answer.set_exception(_error_of(message))
-            case link.UsageRecord() | link.AuditRecord():
-                self._records.put_nowait((channel, message))
-                if self._records.qsize() >= _MAX_WAITING and not self._paused:
-                    self._paused = True
-                    channel.pause()
+            case link.Reserve() | link.UsageRecord() | link.Release():
+                self._accounts.take(channel, message)
+                self._hold_back(channel)
+            case link.AuditRecord():
+                self._records.put_nowait(message)
+                self._hold_back(channel)
             case _:
                 raise InvalidInput(
                     f"the gateway sent an unexpected {type(message).__name__}", "restart the daemon"
@@ -316,6 +330,7 @@ class GatewayClient:
     def _ended(self, channel: Channel, error: CorralError | None) -> None:
         if error is not None:
             _log.error("the gateway's link was cut: %s", error)
+        self._accounts.ended(channel)
         if channel is not self._channel:
             return
         self._ready.clear()
@@ -326,29 +341,28 @@ class GatewayClient:
 
     async def _deliver(self) -> None:
         while True:
-            channel, record = await self._records.get()
+            record = await self._records.get()
             try:
-                await self._deliver_one(record)
-                if isinstance(record, link.UsageRecord):
-                    channel.send(link.UsageAck(record.number))
+                await until_taken(partial(self._on_audit, record))
             finally:
                 self._records.task_done()
-            if self._paused and self._records.qsize() < _MAX_WAITING // 2:
-                self._paused = False
-                channel.resume()
+            self._go_on()
 
-    async def _deliver_one(self, record: link.UsageRecord | link.AuditRecord) -> None:
-        while True:
-            try:
-                if isinstance(record, link.UsageRecord):
-                    await self._on_usage(record.usage)
-                else:
-                    await self._on_audit(record)
-            except CorralError as error:
-                _log.error("a record of the gateway was not taken, trying again: %s", error)
-                await asyncio.sleep(_RETRY_DELAY)
-            else:
-                return
+    def _hold_back(self, channel: Channel) -> None:
+        """Read no more of a gateway that says more than can be written."""
+        if self._records.qsize() + self._accounts.waiting >= _MAX_WAITING and not self._paused:
+            self._paused = True
+            channel.pause()
+
+    def _go_on(self) -> None:
+        waiting = self._records.qsize() + self._accounts.waiting
+        if self._paused and self._channel is not None and waiting < _MAX_WAITING // 2:
+            self._paused = False
+            self._channel.resume()
+
+    def _tenant_of(self, sandbox: SandboxId) -> TenantId | None:
+        kept = self._kept.get(sandbox)
+        return None if kept is None else kept.attachment.tenant
 
 
 def _error_of(failed: link.Failed) -> CorralError:

@@ -1,38 +1,39 @@
 """The model service: http://gateway.corral/s/NAME, a stand-in for a provider's API.
 
 The path of a call: whose sandbox (the socket), its token, the secret that its grant covers, the endpoint, the
-body and the price of its model; then the call goes upstream with the real key, and the answer comes back as
-it is made, with the key taken out and the usage read on the way. However it ends, what was used is in the
-ledger.
+body and the price of its model; the most that it can cost is set aside in all budgets that count it; then the call goes
+upstream with the real key, and the answer comes back as it is made, with the key taken out and the usage read on the
+way. However it ends, what was used is in the ledger, and the rest is given back.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from corral.errors import Forbidden, InvalidInput, TooLarge
+from corral.errors import CorralError, Forbidden, InvalidInput, TooLarge
 from corral.gateway import body, framing
 from corral.gateway.access import Endpoint, endpoint, open_endpoints, tokens, upstream_fields, upstream_url
 from corral.gateway.answer import Answer
-from corral.gateway.box import MAX_BUFFERED, MAX_MODEL_CALLS, Box
+from corral.gateway.box import MAX_BUFFERED, Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
 from corral.gateway.forward import continue_if_asked
-from corral.gateway.metering import Call, Ledger
-from corral.gateway.pricing import MAX_MODEL, PriceBook
+from corral.gateway.metering import Call
+from corral.gateway.pricing import PriceBook
 from corral.gateway.replies import closing, model_error, plain
+from corral.gateway.requests import Limits, Prepared, Terms, prepare
+from corral.gateway.reservations import Request, Reservations
 from corral.gateway.vault import Credential
+from corral.model.budget import Refusal
+from corral.policy.budget import explain
 from corral.policy.egress import GATEWAY_HOST
 from corral.wire.link import SecretSpec
-from corral.wire.usage import Api, ask_for_usage
 
 ANSWER_IDLE = 900.0
 """Seconds without a byte from a provider: models think for minutes before they answer."""
@@ -56,16 +57,6 @@ class _RefusedError(Exception):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A request body that is ready to be sent, and what is known of it."""
-
-    data: bytes
-    call: Call | None
-    streamed: bool
-    strip_usage: bool
-
-
 class ModelService:
     """Serves one box's model calls."""
 
@@ -75,13 +66,15 @@ class ModelService:
         dialer: Dialer,
         granted: Callable[[Box], Mapping[str, Credential]],
         prices: Callable[[], PriceBook],
-        ledger: Ledger,
+        limits: Callable[[], Limits],
+        reservations: Reservations,
     ) -> None:
         self._box = box
         self._dialer = dialer
         self._granted = granted
         self._prices = prices
-        self._ledger = ledger
+        self._limits = limits
+        self._reservations = reservations
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_POOL, ssl=dialer.tls),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -122,10 +115,11 @@ class ModelService:
 
     @asynccontextmanager
     async def _in_flight(self) -> AsyncIterator[None]:
-        if self._box.model_calls >= MAX_MODEL_CALLS:
+        most = self._limits().model_calls
+        if self._box.model_calls >= most:
             raise _RefusedError(
                 429,
-                f"{MAX_MODEL_CALLS} model calls of this sandbox are in flight",
+                f"{most} model calls of this sandbox are in flight",
                 "try again",
                 "too-many-calls",
                 1,
@@ -156,7 +150,9 @@ class ModelService:
             )  # fmt: skip
         with _Buffered(self._box) as buffered:
             prepared = await self._prepare(request, spec, wanted, buffered)
-            return await self._send(request, credential, wanted, query, prepared)
+            headers = _headers(request, spec, wanted)
+            number = 0 if prepared.call is None else await self._reserve(prepared.call)
+            return await self._send(request, credential, wanted, query, prepared, headers, number)
 
     def _authenticate(self, request: web.BaseRequest, query: str) -> None:
         """The token of this sandbox, and nothing that contradicts it (G-19, G-24, G-176, G-177)."""
@@ -171,22 +167,22 @@ class ModelService:
 
     async def _prepare(
         self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: "_Buffered"
-    ) -> _Prepared:
+    ) -> Prepared:
         if not wanted.has_body:
-            return _Prepared(b"", None, streamed=False, strip_usage=False)
+            return Prepared(b"")
         try:
             coding = _coding(request)
             await continue_if_asked(request, CIMultiDict(request.headers))
             raw = await body.read(request.content, buffered.add)
             data, parsed = await _off_loop(len(raw), lambda: _decoded(raw, coding))
             buffered.add(len(data) - len(raw) if data is not raw else 0)
-            return self._priced(spec, wanted, data, parsed)
+            return prepare(self._terms(request, spec), wanted, data, parsed)
         except TooLarge as error:
             raise _RefusedError(413, error.message, error.hint, "body-too-large") from None
         except InvalidInput as error:
             raise _RefusedError(400, error.message, error.hint, "bad-body") from None
         except Forbidden as error:
-            raise _RefusedError(403, error.message, error.hint, "no-price") from None
+            raise _RefusedError(403, error.message, error.hint, "not-metered") from None
         except web.RequestPayloadError:
             hint = "send it whole"
             raise _RefusedError(400, "the request body is cut or badly framed", hint, "bad-body") from None
@@ -195,26 +191,22 @@ class ModelService:
                 408, "the request body did not come", "send it at once", "body-timeout"
             ) from None
 
-    def _priced(self, spec: SecretSpec, wanted: Endpoint, data: bytes, parsed: body.Parsed) -> _Prepared:
-        """The body with its model priced. Raises Forbidden where there is no price, InvalidInput for no
-        model.
-        """
-        if wanted.api is None:
-            return _Prepared(data, None, streamed=False, strip_usage=False)
-        value = parsed.value
-        if value.get("background"):
-            raise Forbidden("background responses cannot be metered", "leave `background` out")
-        model = _model(value.get("model"))
-        price = self._prices().price(spec, model)
-        for other in _alternatives(value):
-            self._prices().price(spec, other)
-        streamed = value.get("stream") is True
-        strip = False
-        if streamed and wanted.api is Api.OPENAI_CHAT:
-            text, strip = ask_for_usage(parsed.text, value)
-            data = text.encode() if strip else data
-        call = Call(self._box, spec, model, price, wanted.path, len(data), datetime.now(UTC))
-        return _Prepared(data, call, streamed, strip)
+    def _terms(self, request: web.BaseRequest, spec: SecretSpec) -> Terms:
+        betas = ",".join(request.headers.getall("anthropic-beta", []))
+        return Terms(self._box, spec, self._prices(), self._limits(), betas, datetime.now(UTC))
+
+    async def _reserve(self, call: Call) -> int:
+        """Set aside what the call can cost (G-211); its number."""
+        spec = call.secret
+        wanted = Request(self._box.id, call.reserved, spec.name, spec.provider.value, call.model, call.path)
+        try:
+            answer = await self._reservations.reserve(wanted)
+        except CorralError as error:
+            raise _RefusedError(503, error.message, error.hint, "no-ledger", 2) from None
+        if isinstance(answer, Refusal):
+            message, hint = explain(answer, self._box.name)
+            raise _RefusedError(402, message, hint, "budget", 5 if answer.passing else None)
+        return answer
 
     async def _send(
         self,
@@ -222,22 +214,12 @@ class ModelService:
         credential: Credential,
         wanted: Endpoint,
         query: str,
-        prepared: _Prepared,
+        prepared: Prepared,
+        headers: CIMultiDict[str],
+        number: int,
     ) -> web.StreamResponse:
+        """Make the call and pass its answer on. It is settled under `number`, however that ends."""
         spec = credential.spec
-        url = URL(upstream_url(spec.provider, spec.base_url, wanted, query), encoded=True)
-        proxy = self._dialer.proxies.find(url.scheme, url.host or "", url.port or 0)
-        try:
-            fields = framing.end_to_end(request.raw_headers)
-        except UnicodeDecodeError:
-            raise _RefusedError(
-                400, "a header field is not UTF-8", "send ASCII fields", "bad-request"
-            ) from None
-        headers = CIMultiDict(
-            upstream_fields(fields, spec.provider, spec.value.reveal(), body=wanted.has_body)
-        )
-        for_proxy, for_tunnel = proxy.credentials(url.scheme) if proxy is not None else ({}, {})
-        headers.update(for_proxy)
         answer = Answer(
             self._box,
             credential,
@@ -247,11 +229,34 @@ class ModelService:
             strip_usage=prepared.strip_usage,
         )
         try:
+            return await self._exchange(request, answer, spec, wanted, query, prepared.data, headers)
+        finally:
+            usage = answer.settle(self._prices())
+            if usage is not None:
+                self._reservations.settle(number, usage)
+            elif number:
+                self._reservations.release(number)
+
+    async def _exchange(
+        self,
+        request: web.BaseRequest,
+        answer: Answer,
+        spec: SecretSpec,
+        wanted: Endpoint,
+        query: str,
+        data: bytes,
+        headers: CIMultiDict[str],
+    ) -> web.StreamResponse:
+        url = URL(upstream_url(spec.provider, spec.base_url, wanted, query), encoded=True)
+        proxy = self._dialer.proxies.find(url.scheme, url.host or "", url.port or 0)
+        for_proxy, for_tunnel = proxy.credentials(url.scheme) if proxy is not None else ({}, {})
+        headers.update(for_proxy)
+        try:
             async with self._session.request(
                 request.method,
                 url,
                 headers=headers,
-                data=_sendable(prepared.data, headers) if wanted.has_body else None,
+                data=_sendable(data, headers) if wanted.has_body else None,
                 allow_redirects=False,
                 proxy=proxy.url if proxy is not None else None,
                 proxy_headers=for_tunnel,
@@ -266,8 +271,6 @@ class ModelService:
                 raise
             _log.warning("the model API of secret %s failed: %s", spec.name, type(error).__name__)
             raise _unreachable(spec) from None
-        finally:
-            answer.settle(self._prices(), self._ledger)
 
 
 class _Buffered:
@@ -291,6 +294,15 @@ class _Buffered:
             )
         self._box.buffered += size
         self._size += size
+
+
+def _headers(request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint) -> CIMultiDict[str]:
+    """The header fields of the call upstream."""
+    try:
+        fields = framing.end_to_end(request.raw_headers)
+    except UnicodeDecodeError:
+        raise _RefusedError(400, "a header field is not UTF-8", "send ASCII fields", "bad-request") from None
+    return CIMultiDict(upstream_fields(fields, spec.provider, spec.value.reveal(), body=wanted.has_body))
 
 
 def _coding(request: web.BaseRequest) -> str:
@@ -321,20 +333,6 @@ async def _off_loop(size: int, work: Callable[[], tuple[bytes, body.Parsed]]) ->
     if size <= body.INLINE:
         return work()
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def _model(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL or not value.isprintable():
-        raise InvalidInput("the request names no model", f"set `model`, at most {MAX_MODEL} characters")
-    return value
-
-
-def _alternatives(value: Mapping[str, Any]) -> list[str]:
-    """Other models that the endpoint may run instead (G-180)."""
-    others = value.get("models", [])
-    if not isinstance(others, list):
-        raise InvalidInput("`models` is not a list", "leave it out")
-    return [_model(other) for other in others[:32]]
 
 
 def _sendable(data: bytes, headers: CIMultiDict[str]) -> bytes | AsyncIterator[bytes]:

@@ -27,6 +27,7 @@ from corral.gateway.channel import Channel
 from corral.gateway.dial import Dialer
 from corral.gateway.outbox import Outbox
 from corral.gateway.proxies import Proxies
+from corral.gateway.reservations import Reservations
 from corral.gateway.service import Service
 from corral.wire import link
 
@@ -52,12 +53,12 @@ class Process:
             sock,
             limit=link.MAX_FRAME,
             accept_fds=True,
-            on_message=lambda message, fds: self._calls.put_nowait((message, fds)),
+            on_message=self._take,
             on_closed=self._closed,
         )
-        self._outbox = Outbox(self._channel)
+        self._reservations = Reservations(self._channel)
         dialer = Dialer(Proxies.of_process(), tls, executor)
-        self._service = Service(dialer, self._outbox.audit, self._outbox.usage)
+        self._service = Service(dialer, Outbox(self._channel).audit, self._reservations)
 
     async def run(self) -> None:
         """Serve until the link ends, or a signal asks to stop."""
@@ -72,7 +73,7 @@ class Process:
             await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
             # What is cut now is metered now; the engine gets the chance to acknowledge it.
             await self._service.close()
-            await self._outbox.drained(_LAST_WORDS)
+            await self._reservations.drained(_LAST_WORDS)
             for task in (working, stopping, ended):
                 task.cancel()
         self._channel.close()
@@ -82,12 +83,20 @@ class Process:
             _log.error("the link to the engine was cut: %s", error)
         self._ended.set()
 
+    def _take(self, message: link.Message, fds: list[int]) -> None:
+        """What calls wait for is passed on at once; what changes something is done in order."""
+        match message:
+            case link.UsageAck():
+                self._reservations.acknowledged(message.number)
+            case link.Reserved() | link.Refused() | link.Unreserved():
+                self._reservations.answered(message)
+            case _:
+                self._calls.put_nowait((message, fds))
+
     async def _work(self) -> None:
         while True:
             message, fds = await self._calls.get()
             match message:
-                case link.UsageAck():
-                    self._outbox.acknowledged(message.number)
                 case (
                     link.Attach()
                     | link.Detach()

@@ -20,11 +20,14 @@ from genai_prices.types import Provider as LibraryProvider
 
 from corral.errors import Forbidden
 from corral.model.secrets import Provider
+from corral.wire.bounds import Bounds
 from corral.wire.link import PriceSpec, SecretSpec
 from corral.wire.usage import Counts
 
 MAX_MODEL = 256
 """Characters of a model's name."""
+LARGEST_CONTEXT = 1_050_000
+"""Tokens, for a model whose own is not known."""
 
 _MICRO = Decimal(1_000_000)
 _PROBE = 1_000_000
@@ -43,6 +46,11 @@ class OperatorPrice:
     spec: PriceSpec
     assumed: bool = False
     trusts_stated_cost: bool = False
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model can take in."""
+        return LARGEST_CONTEXT
 
     def cost(self, counts: Counts, tier: str, at: datetime) -> int:
         """Micro-dollars."""
@@ -63,6 +71,11 @@ class LibraryPrice:
     provider: LibraryProvider
     model: ModelInfo
     assumed: bool
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model can take in."""
+        return LARGEST_CONTEXT if self.assumed else self.model.context_window or LARGEST_CONTEXT
 
     @property
     def trusts_stated_cost(self) -> bool:
@@ -171,6 +184,25 @@ def _by_id(provider_id: str, model_id: str) -> LibraryPrice | None:
 
 
 Price = OperatorPrice | LibraryPrice
+
+
+def is_free(price: Price, at: datetime) -> bool:
+    """Whether nothing that a call can do costs anything."""
+    return price.cost(Counts(_PROBE, _PROBE, _PROBE, _PROBE, 0, _PROBE), "", at) == 0
+
+
+def worst_cost(price: Price, bounds: Bounds, tiers: Sequence[str], at: datetime) -> int:
+    """The most that a call within bounds can cost, all of its input at the dearest of the rates that may apply (G-212)."""
+    size, output, searches = bounds.input, bounds.output, bounds.searches
+    ways = [
+        Counts(input=size, output=output, web_searches=searches),
+        Counts(cache_read=size, output=output, web_searches=searches),
+    ]
+    if bounds.caches:
+        ways.append(Counts(cache_write=size, output=output, web_searches=searches))
+    if bounds.for_an_hour:
+        ways.append(Counts(cache_write=size, cache_write_1h=size, output=output, web_searches=searches))
+    return max(price.cost(way, tier, at) for way in ways for tier in tiers)
 
 
 def micro(dollars: Decimal) -> int:

@@ -8,6 +8,7 @@ from multidict import CIMultiDict
 
 from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST, Denied
+from corral.wire.usage import Api
 
 DECISION = "X-Corral-Decision"
 _OWN = {"Server": "corral"}
@@ -16,12 +17,18 @@ _SEE = f"http://{GATEWAY_HOST}/policy lists what is allowed"
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
 }
-_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
 
 
 def denial(
@@ -71,20 +78,42 @@ def model_error(
     Without `retry_after` it is final, and says so to SDKs, which would otherwise retry some statuses by
     themselves.
     """
-    text = f"Corral gateway: {message}. {hint[:1].upper()}{hint[1:]}."
-    body: dict[str, object]
-    if provider is Provider.ANTHROPIC:
-        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        body = {"type": "error", "error": {"type": kind, "message": text}}
-    else:
-        kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        body = {"error": {"message": text, "type": kind, "param": None, "code": reason}}
     headers = {**_OWN, DECISION: f"denied; reason={reason}"}
     if retry_after is None:
         headers["x-should-retry"] = "false"
     else:
         headers["Retry-After"] = str(retry_after)
+        if status == 402:
+            # SDKs take this status for final unless they are told.
+            headers["x-should-retry"] = "true"
+    body = _error_body(provider, status, _text(message, hint), reason)
     return web.Response(status=status, body=_json(body), headers=headers, content_type="application/json")
+
+
+def error_event(api: Api, message: str, hint: str, *, reason: str) -> bytes:
+    """The end of a stream that is cut, as an event of the API's own kind (G-214). It begins with an empty line, so that
+    it is an event of its own wherever the stream was.
+    """
+    text = _text(message, hint)
+    if api is Api.ANTHROPIC_MESSAGES:
+        name, body = "event: error\n", _error_body(Provider.ANTHROPIC, 402, text, reason)
+    elif api is Api.OPENAI_RESPONSES:
+        name, body = "event: error\n", {"type": "error", "code": reason, "message": text, "param": None}
+    else:
+        name, body = "", _error_body(Provider.OPENAI, 402, text, reason)
+    return f"\n\n{name}data: {json.dumps(body)}\n\n".encode()
+
+
+def _text(message: str, hint: str) -> str:
+    return f"Corral gateway: {message}. {hint[:1].upper()}{hint[1:]}."
+
+
+def _error_body(provider: Provider, status: int, text: str, reason: str) -> dict[str, object]:
+    if provider is Provider.ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": text}}
+    kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": text, "type": kind, "param": None, "code": reason}}
 
 
 def closing(response: web.Response) -> web.Response:

@@ -22,10 +22,11 @@ from corral.gateway.front import Front
 from corral.gateway.llm import ModelService
 from corral.gateway.pricing import PriceBook
 from corral.gateway.replies import closing, plain
+from corral.gateway.requests import Limits
+from corral.gateway.reservations import Reservations
 from corral.gateway.tls import TlsClient
 from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
-from corral.model.usage import Usage
 from corral.policy.addresses import parse_networks
 from corral.policy.egress import checked_policy
 from corral.wire import link
@@ -45,17 +46,18 @@ class _Served:
 
 
 class Service:
-    """Serves sandboxes. `send_audit` and `ledger` take the records."""
+    """Serves sandboxes. `send_audit` takes records of decisions."""
 
     def __init__(
         self,
         dialer: Dialer,
         send_audit: Callable[[link.AuditRecord], None],
-        ledger: Callable[[Usage], None],
+        reservations: Reservations,
     ) -> None:
         self._dialer = dialer
         self._send_audit = send_audit
-        self._ledger = ledger
+        self._reservations = reservations
+        self._limits = Limits()
         self._served: dict[SandboxId, _Served] = {}
         self._vault = Vault()
         self._prices = PriceBook()
@@ -75,6 +77,7 @@ class Service:
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
                 self._dialer.set_networks(request.networks)
+                self._limits = Limits(request.model_calls, request.output)
             case link.Ping():
                 return
             case _:
@@ -103,7 +106,9 @@ class Service:
     def _make(self, attach: link.Attach) -> _Served:
         ruled = frozenset(rule.host for rule in attach.egress.rules)
         box = Box(attach, self._send_audit, lambda: self._vault.model_hosts(attach.tenant, ruled))
-        models = ModelService(box, self._dialer, self._granted, lambda: self._prices, self._ledger)
+        models = ModelService(
+            box, self._dialer, self._granted, lambda: self._prices, lambda: self._limits, self._reservations
+        )
         return _Served(box, Forwarder(box, self._dialer), models)
 
     def _granted(self, box: Box) -> Mapping[str, Credential]:

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from corral.errors import InvalidInput
+from corral.model.budget import Scope, Window
 from corral.model.secrets import MAX_SECRET, Provider
+from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
 
 MAX_PRICE = 10**12
@@ -116,6 +118,44 @@ class PriceList(Reply):
     """Prices that the operator gave."""
 
     prices: list[PriceInfo]
+
+
+class SetBudget(Request):
+    """A cap on what model calls may cost, from the next call on."""
+
+    cap: Annotated[int, Field(ge=0, le=MAX_CAP)] | Literal["default"] | None = Field(
+        description="Millionths of a US dollar; null for no cap, `default` for the host's."
+    )
+    window: Window = Field(default=Window.TOTAL, description="`total`, or `day`: a calendar day in UTC.")
+
+
+class SetTenantBudget(Request):
+    """A cap on what all calls of a tenant may cost together, from the next call on."""
+
+    cap: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
+        description="Millionths of a US dollar; null for no cap."
+    )
+    window: Window = Field(default=Window.TOTAL, description="`total`, or `day`: a calendar day in UTC.")
+    tenant: Name | None = Field(default=None, description="Default: the caller's own.")
+
+
+class BudgetAccount(Reply):
+    """What a cap counts. All money in millionths of a US dollar."""
+
+    scope: Scope
+    window: Window
+    cap: int | None = Field(description="Null for no cap.")
+    default: bool = Field(description="The cap is the host's default.")
+    spent: int
+    reserved: int = Field(description="The most that calls under way can cost.")
+    warning: int | None = Field(default=None, description="Percent of the cap that is spent: 50, 80 or 95.")
+    resets_at: Time | None = Field(default=None, description="When the account of a day starts anew.")
+
+
+class Budget(Reply):
+    """The accounts that count a call; it is made only if its worst case fits into all of them."""
+
+    accounts: list[BudgetAccount]
 
 
 class CreateKey(Request):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, Isolation
+from corral.policy.budget import MAX_CAP
 from corral.protocol.base import (
     MAX_PROMPT,
     Env,
@@ -72,9 +73,14 @@ class CreateSandbox(Request):
         default=None, description="The coding agent that it is for.", examples=["claude"]
     )
     repo: Text | None = Field(
-        default=None, description="HTTPS URL to clone; over the unix socket also an absolute path on the host."
+        default=None,
+        description="HTTPS URL to clone; over the unix socket also an absolute path on the host.",
     )
     branch: Text | None = Field(default=None, description="Branch to work on; `auto` for `corral/NAME`.")
+    budget: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
+        default=None,
+        description="What its model calls may cost, in millionths of a US dollar. Default: the host's.",
+    )
 
 
 class Limits(Reply):

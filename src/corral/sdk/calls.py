@@ -73,6 +73,7 @@ def create_sandbox(
     agent: str | None = None,
     repo: str | None = None,
     branch: str | None = None,
+    budget: int | None = None,
     progress: OnProgress | None = None,
 ) -> LongCall[sandboxes.SandboxInfo]:
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
@@ -81,6 +82,7 @@ def create_sandbox(
     memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: hosts that it may reach
     beyond the host's own list, as `host`, `host:port` or `*.domain`. `secrets`: names of those that it may use. `agent`:
     the coding agent it is for. `repo`: path on the daemon's host, or HTTPS URL; `branch`: a name, or `auto`.
+    `budget`: what its model calls may cost, in millionths of a US dollar.
     """
     body = build(
         sandboxes.CreateSandbox,
@@ -100,6 +102,7 @@ def create_sandbox(
             agent=agent,
             repo=repo,
             branch=branch,
+            budget=budget,
         ),
     )
     request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)
@@ -286,6 +289,34 @@ def set_price(
         cache_write=cache_write,
     )
     return Call(post(url("prices"), body, "PUT"), _done)
+
+
+def budget(ref: str) -> Call[catalog.Budget]:
+    """What a sandbox may spend, has spent, and has set aside; its tenant's accounts included."""
+    return Call(get(url("sandboxes", ref, "budget")), reply(catalog.Budget))
+
+
+def set_budget(ref: str, cap: int | str | None, *, daily: bool = False) -> Call[catalog.Budget]:
+    """Let a sandbox spend `cap` millionths of a US dollar, in all or per day in UTC; None for no cap, `default` for the
+    host's. It holds from the next call on.
+    """
+    body = build(catalog.SetBudget, cap=cap, window="day" if daily else "total")
+    return Call(post(url("sandboxes", ref, "budget"), body, "PUT"), reply(catalog.Budget))
+
+
+def tenant_budget() -> Call[catalog.Budget]:
+    """What all of the tenant's sandboxes together may spend, have spent, and have set aside."""
+    return Call(get(url("budget")), reply(catalog.Budget))
+
+
+def set_tenant_budget(
+    cap: int | None, *, daily: bool = False, tenant: str | None = None
+) -> Call[catalog.Budget]:
+    """Let a tenant (default: one's own) spend `cap` millionths of a US dollar in all; None for no cap. Operator only."""
+    body = build(
+        catalog.SetTenantBudget, cap=cap, window="day" if daily else "total", **_given(tenant=tenant)
+    )
+    return Call(post(url("budget"), body, "PUT"), reply(catalog.Budget))
 
 
 def create_key(label: str) -> Call[str]:

@@ -41,6 +41,7 @@ class CreateOptions(TypedDict, total=False):
     agent: str | None
     repo: str | None
     branch: str | None
+    budget: int | None
     progress: OnProgress | None
 
 
@@ -244,6 +245,8 @@ class Sandbox(SandboxState):
     processes = binding.sandbox(process_calls.list_processes)
     stats = binding.sandbox(calls.stats)
     usage = binding.sandbox(calls.usage)
+    budget = binding.sandbox(calls.budget)
+    set_budget = binding.sandbox(calls.set_budget)
     kill = binding.sandbox(calls.remove_sandbox)
 
     def spawn(

@@ -1,5 +1,8 @@
 """Queries on what was spent, and on what the operator says that models cost."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 
 from corral.engine.ports import ModelPrice
@@ -29,15 +32,19 @@ MAX_TEXT = 1024
 """Characters kept of a text that came out of a sandbox or from a provider."""
 
 
-def add_usage(db: Connection, usage: Usage) -> None:
-    """Append one call."""
+def add_usage(db: Connection, calls: Sequence[Usage]) -> None:
+    """Append calls. What they cost is charged to their accounts by `budgets`, in the same transaction."""
+    db.execute(_ADD_USAGE, [_row(usage) for usage in calls])
+
+
+def _row(usage: Usage) -> dict[str, Any]:
     tokens = usage.tokens
-    row = {
+    return {
         "tenant": usage.tenant,
         "sandbox": usage.sandbox,
         "secret": usage.secret,
         "provider": usage.provider,
-        "model": _storable(usage.model),
+        "model": storable(usage.model),
         "input": tokens.input,
         "output": tokens.output,
         "cache_read": tokens.cache_read,
@@ -47,13 +54,12 @@ def add_usage(db: Connection, usage: Usage) -> None:
         "status": usage.status,
         "duration_ms": usage.duration_ms,
         "at": usage.at,
-        "request_id": _storable(usage.request_id),
-        "path": _storable(usage.path),
+        "request_id": storable(usage.request_id),
+        "path": storable(usage.path),
     }
-    db.execute(_ADD_USAGE, row)
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """`text` without what a database refuses (NUL, lone surrogates), and bounded: a call that was paid for
     is always recorded, whatever the sandbox named its model.
     """

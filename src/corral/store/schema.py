@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -166,6 +166,44 @@ prices = Table(
     Column("output", BigInteger, nullable=False),
     Column("cache_read", BigInteger, nullable=False),
     Column("cache_write", BigInteger, nullable=False),
+)
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("tenant", String(63), primary_key=True),
+    Column("subject", String(16), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("cap", BigInteger),
+)
+"""`subject` is a sandbox's id, or empty for the tenant as a whole; `kind` is a `Window`. A cap of NULL is none, no row
+means the host's default.
+"""
+
+balances = Table(
+    "balances",
+    metadata,
+    Column("tenant", String(63), primary_key=True),
+    Column("subject", String(16), primary_key=True),
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+)
+"""Accounts. `day` counts from 1970 in UTC; -1 is the account of all calls ever."""
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("holder", String(32), nullable=False, index=True),
+    Column("tenant", String(63), nullable=False),
+    Column("sandbox", String(16), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("secret", String(63), nullable=False),
+    Column("provider", String(64), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("path", Text, nullable=False),
 )
 
 api_keys = Table(

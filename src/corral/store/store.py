@@ -1,6 +1,6 @@
 """The store of `corral.engine.ports`, on a SQL database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -9,13 +9,14 @@ from sqlalchemy import Connection
 
 from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
 from corral.errors import HostError
+from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.model.secrets import Secret, SecretInfo
 from corral.model.template import Template
-from corral.model.usage import Usage, UsageTotal
-from corral.store import audit, ledger, sandboxes, templates, vault
+from corral.model.usage import UsageTotal
+from corral.store import audit, budgets, ledger, sandboxes, templates, vault
 from corral.store.audit import AuditCheck
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
@@ -86,7 +87,7 @@ class SqlStore:
         await self._database.run(sandboxes.set_spec, spec)
 
     async def remove_sandbox(self, sandbox: SandboxId) -> None:
-        """Remove it and its grant. Its usage and its audit records stay. Idempotent."""
+        """Remove it, its grant and its caps. Its usage and its audit records stay. Idempotent."""
         await self._database.run(sandboxes.remove, sandbox)
 
     async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
@@ -141,9 +142,35 @@ class SqlStore:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
         return self._keys.grant_token(grant)
 
-    async def add_usage(self, usage: Usage) -> None:
-        """Append to the ledger."""
-        await self._database.run(ledger.add_usage, usage)
+    async def apply_ledger(
+        self, entries: Sequence[Reservation | Settlement], default: int | None
+    ) -> list[Outcome]:
+        """Reserve and settle in one transaction, in order. `default` is the cap of a sandbox that has none of its own.
+
+        It is not flushed to the disk at once, which would cost each call a millisecond: the audit records of calls do
+        that. So a power cut can take what the last moments before it spent, and nothing else can take anything.
+        """
+        return await self._database.run(budgets.apply, entries, default)
+
+    async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
+        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
+        return await self._database.run(budgets.abandon, holder, default)
+
+    async def balances(
+        self, tenant: TenantId, sandbox: SandboxId | None, default: int | None
+    ) -> list[Balance]:
+        """The accounts that count a sandbox's calls, or the tenant's own: ever, and today."""
+        return await self._database.run(budgets.balances, tenant, sandbox, self._now(), default)
+
+    async def set_cap(
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+    ) -> None:
+        """Set a cap of a sandbox or a tenant; None lifts it."""
+        await self._database.run_durable(budgets.set_cap, tenant, sandbox, window, cap)
+
+    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window) -> None:
+        """Go back to the host's default. Idempotent."""
+        await self._database.run_durable(budgets.clear_cap, tenant, sandbox, window)
 
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""

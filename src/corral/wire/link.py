@@ -2,8 +2,9 @@
 
 The link is one stream socket. A frame is a length of four bytes and a JSON object `{"type": …, fields}`.
 Listening sockets travel beside an `Attach` frame (SCM_RIGHTS), in the order of its `listeners`. The engine
-numbers its calls and the gateway answers each with `Done` or `Failed`; usage records are numbered by the
-gateway and acknowledged by the engine once they are in the ledger.
+numbers its calls and the gateway answers each with `Done` or `Failed`. The gateway numbers model calls: it asks with
+`Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine acknowledges once it is in the ledger,
+or with `Release` if it was never made.
 
 The gateway reads hostile bytes all day, so the engine takes nothing from it on trust: sizes are bounded,
 every field is checked for its type, and what does not fit ends the link.
@@ -16,9 +17,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from types import UnionType
 from typing import Any
 
 from corral.errors import InvalidInput, TooLarge
+from corral.model.budget import Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
@@ -29,7 +32,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,14 @@ class SetPrices:
 @dataclass(frozen=True, slots=True)
 class SetConfig:
     """Replace the operator's configuration: `networks` are private ranges open to every sandbox's allowed
-    names.
+    names; `model_calls` is how many calls of one sandbox may be under way; `output` the limit in tokens of a call
+    that sets none.
     """
 
     seq: int
     networks: tuple[str, ...]
+    model_calls: int
+    output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,51 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """May a call be made that costs at most `amount`? Answered by `Reserved`, `Refused` or `Unreserved`."""
+
+    number: int
+    sandbox: SandboxId
+    amount: int
+    secret: str
+    provider: str
+    model: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """It is set aside: make the call."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A budget does not cover it."""
+
+    number: int
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Unreserved:
+    """It could not be set aside, for a fault of this host."""
+
+    number: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The call was never made."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """A metered call. Kept by the gateway until acknowledged."""
+    """A call that was reserved under the number is over. Kept by the gateway until acknowledged."""
 
     number: int
     usage: Usage
@@ -208,6 +257,11 @@ Message = (
     | Ready
     | Done
     | Failed
+    | Reserve
+    | Reserved
+    | Refused
+    | Unreserved
+    | Release
     | UsageRecord
     | AuditRecord
 )
@@ -260,7 +314,7 @@ class Deframer:
 
 def _plain(value: Any) -> Any:
     """A value of a message as JSON can hold it."""
-    if isinstance(value, str | int) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, str | int) and not isinstance(value, Enum)):
         return value
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -295,6 +349,9 @@ def _builders(cls: type) -> dict[str, Callable[[Any], Any]]:
 def _builder(hint: Any) -> Callable[[Any], Any]:
     """A function from the plain form of a type to its value."""
     hint = getattr(hint, "__supertype__", hint)
+    if isinstance(hint, UnionType):
+        given = _builder(typing.get_args(hint)[0])
+        return lambda value: None if value is None else given(value)
     if typing.get_origin(hint) is tuple:
         item = _builder(typing.get_args(hint)[0])
         return lambda value: tuple(item(part) for part in _exactly(list, value))

@@ -70,8 +70,11 @@ class UsageMeter:
     counted.
     """
 
-    def __init__(self, api: Api, streamed: bool) -> None:
+    def __init__(self, api: Api, streamed: bool, exact_after: int | None = None) -> None:
+        """Once more than `exact_after` bytes of events have come, the text in them is counted exactly, in `text`."""
         self.api = api
+        self.text = 0
+        self._exact_after = exact_after
         self._decoder = Decoder() if streamed else None
         self._body = bytearray()
         self._lost = False
@@ -122,6 +125,7 @@ class UsageMeter:
             return
         self.reading = replace(self.reading, started=True)
         self._take_message(value, final=True)
+        self._take_searches(value)
         if not self.reading.complete:
             self._add_streamed(len(body))
 
@@ -208,9 +212,40 @@ class UsageMeter:
         if value is None or not isinstance(response := value.get("response"), dict):
             return
         self._take_message(response, final=value.get("type") != "response.created")
+        self._take_searches(response)
+
+    def _take_searches(self, response: Mapping[str, Any]) -> None:
+        """Searches that OpenAI made, which it charges for each and counts nowhere."""
+        output = response.get("output")
+        if self.api is Api.OPENAI_RESPONSES and isinstance(output, list):
+            made = sum(isinstance(item, dict) and item.get("type") == "web_search_call" for item in output)
+            counts = replace(self.reading.counts, web_searches=max(self.reading.counts.web_searches, made))
+            self.reading = replace(self.reading, counts=counts)
 
     def _add_text(self, event: Event) -> None:
         self._add_streamed(max(1, len(event.data) - _DELTA_FRAME))
+        if self._exact_after is not None and self.reading.streamed > self._exact_after:
+            self.text += _generated(_object(event.data) or {})
+
+
+def _generated(value: Mapping[str, Any]) -> int:
+    """UTF-8 bytes of text in a delta of any of the APIs."""
+    choices = value.get("choices")
+    deltas = (
+        [item.get("delta") for item in choices if isinstance(item, dict)] if isinstance(choices, list) else []
+    )
+    return sum(_texts(delta) for delta in [*deltas, value.get("delta")])
+
+
+def _texts(value: object) -> int:
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, dict):
+        # A signature stands for text that was counted or is hidden; its type and index are not generated.
+        return sum(
+            _texts(item) for name, item in value.items() if name not in ("type", "signature", "id", "role")
+        )
+    return sum(map(_texts, value)) if isinstance(value, list) else 0
 
 
 def _object(text: str | bytes) -> Mapping[str, Any] | None:
@@ -276,24 +311,28 @@ def _openai(usage: Mapping[str, Any], known: Counts) -> Counts:
     )
 
 
-def ask_for_usage(body: str, request: Mapping[str, Any]) -> tuple[str, bool]:
-    """A streamed chat request that asks for usage, and whether the gateway added that (G-193).
-
-    `request` is `body` parsed. The text is kept except for what is added, so that nothing is read differently
-    later.
-    """
+def usage_option(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The field that makes a streamed chat request ask for usage; empty if it does by itself (G-193)."""
     options = request.get("stream_options")
-    if isinstance(options, dict):
-        if options.get("include_usage") is True:
-            return body, False
-        changed = {**request, "stream_options": {**options, "include_usage": True}}
-        return json.dumps(changed, ensure_ascii=False, separators=(",", ":")), True
-    if "stream_options" in request:
-        changed = {**request, "stream_options": {"include_usage": True}}
-        return json.dumps(changed, ensure_ascii=False, separators=(",", ":")), True
+    if not isinstance(options, dict):
+        return {"stream_options": {"include_usage": True}}
+    return (
+        {} if options.get("include_usage") is True else {"stream_options": {**options, "include_usage": True}}
+    )
+
+
+def with_fields(body: str, request: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """A request with some fields set. `request` is `body` parsed.
+
+    Where that is possible the text is kept and only added to, so that nothing else of it is read differently later.
+    """
+    if not changes:
+        return body
+    if any(name in request for name in changes):
+        return json.dumps({**request, **changes}, ensure_ascii=False, separators=(",", ":"))
     start = body.index("{") + 1
-    comma = "," if request else ""
-    return f'{body[:start]}"stream_options":{{"include_usage":true}}{comma}{body[start:]}', True
+    added = json.dumps(changes, ensure_ascii=False, separators=(",", ":"))[1:-1]
+    return f"{body[:start]}{added}{',' if request else ''}{body[start:]}"
 
 
 class UsageChunkFilter:

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.engine.ports import Attachment, Listener, ListenerKind, OpenedSecret
+from corral.engine.ports import Attachment, Ledger, Listener, ListenerKind, OpenedSecret
+from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
+from corral.model.budget import Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
@@ -105,6 +107,48 @@ class BoxEnd:
             writer.close()
 
 
+class TestLedger:
+    """Takes everything, or refuses what a test says; keeps what was reserved and how it ended."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.usage: asyncio.Queue[Usage] = asyncio.Queue()
+        self.taking = asyncio.Event()
+        self.open: dict[tuple[str, int], Reservation] = {}
+        self.reserved: list[Reservation] = []
+        self.released: list[int] = []
+        self.refusal: Refusal | None = None
+        self.failure: CorralError | None = None
+
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+        """As the engine's."""
+        if any(isinstance(entry, Settlement) for entry in entries):
+            await self.taking.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [self._enter(entry) for entry in entries]
+
+    def _enter(self, entry: Reservation | Settlement) -> Refusal | None:
+        key = (entry.holder, entry.number)
+        if isinstance(entry, Reservation):
+            if self.refusal is None:
+                self.open[key] = entry
+                self.reserved.append(entry)
+            return self.refusal
+        if self.open.pop(key, None) is None:
+            return None
+        if entry.usage is None:
+            self.released.append(entry.number)
+        else:
+            self.usage.put_nowait(entry.usage)
+        return None
+
+    async def abandon(self, holder: str) -> None:
+        """As the engine's, without a charge."""
+        self.open = {key: value for key, value in self.open.items() if key[0] != holder}
+
+
 @dataclass
 class Bed:
     """The gateway under test."""
@@ -114,10 +158,19 @@ class Bed:
     http: aiohttp.ClientSession
     command: list[str]
     environment: dict[str, str]
-    usage: asyncio.Queue[Usage] = field(default_factory=asyncio.Queue)
+    ledger: TestLedger
     audits: list[AuditRecord] = field(default_factory=list)
-    taking: asyncio.Event = field(default_factory=asyncio.Event)
     process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def usage(self) -> asyncio.Queue[Usage]:
+        """What calls used."""
+        return self.ledger.usage
+
+    @property
+    def taking(self) -> asyncio.Event:
+        """Whether usage is taken."""
+        return self.ledger.taking
 
     def spawn(self) -> socket.socket:
         """Start a process; our end of its link."""
@@ -196,33 +249,32 @@ def loopback_listeners() -> list[Listener]:
 
 @contextlib.asynccontextmanager
 async def gateway(
-    *, prefix: list[str] | None = None, environment: dict[str, str] | None = None, uid: int | None = None
+    *,
+    prefix: list[str] | None = None,
+    environment: dict[str, str] | None = None,
+    uid: int | None = None,
+    ledger: Ledger | None = None,
 ) -> AsyncIterator[Bed]:
-    """A gateway process, an upstream and a client session.
+    """A gateway process, an upstream and a client session; `ledger` takes the place of one that takes everything.
 
     `prefix` is put before the command; `{upstream}` in `environment` stands for the upstream's URL.
     """
     bed: Bed | None = None
 
-    async def on_usage(usage: Usage) -> None:
-        if bed is not None:
-            await bed.taking.wait()
-            await bed.usage.put(usage)
-
     async def on_audit(record: AuditRecord) -> None:
         if bed is not None:
             bed.audits.append(record)
 
+    own = TestLedger()
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     async with (
         Upstream().running() as upstream,
         aiohttp.ClientSession(auto_decompress=False) as http,
-        GatewayClient(on_usage=on_usage, on_audit=on_audit) as client,
+        GatewayClient(ledger=ledger or own, on_audit=on_audit) as client,
     ):
         command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]
-        bed = Bed(
-            upstream, client, http, command, {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
-        )
+        full = {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
+        bed = Bed(upstream, client, http, command, full, own)
         bed.taking.set()
         try:
             await client.reattach(bed.spawn())

@@ -137,3 +137,21 @@ def test_the_key_stands_in_the_providers_place_alone() -> None:
         ("Accept-Encoding", "identity"),
         ("Authorization", "Bearer k"),
     ]
+
+
+def test_a_subscriptions_token_goes_up_as_bearer_with_its_beta() -> None:
+    """G-177: Anthropic takes `sk-ant-oat…` in no other place, and only beside the beta."""
+    fields = upstream_fields(
+        [("Anthropic-Beta", "a, b"), ("x-api-key", "token")],
+        Provider.ANTHROPIC,
+        "sk-ant-oat01-secret",
+        body=True,
+    )
+    named = {name.lower(): value for name, value in fields}
+    assert named["authorization"] == "Bearer sk-ant-oat01-secret"
+    assert named["anthropic-beta"] == "a,b,oauth-2025-04-20"
+    assert "x-api-key" not in named
+    again = upstream_fields(
+        [("anthropic-beta", "oauth-2025-04-20")], Provider.ANTHROPIC, "sk-ant-oat01-x", body=True
+    )
+    assert [value for name, value in again if name == "anthropic-beta"] == ["oauth-2025-04-20"]

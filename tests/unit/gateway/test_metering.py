@@ -1,23 +1,26 @@
 """From an answer to a line in the ledger."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
 from corral.gateway.box import Box
-from corral.gateway.metering import Call, Outcome, settle
-from corral.gateway.pricing import PriceBook
+from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
+from corral.gateway.pricing import PriceBook, worst_cost
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
+from corral.wire.bounds import Bounds
 from corral.wire.link import Attach, SecretSpec
 from corral.wire.usage import Counts, Reading
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TENANT, SANDBOX = TenantId("default"), SandboxId("0" * 16)
 BOOK = PriceBook()
+BOUNDS = Bounds(3000, 1000)
 
 
 def spec(url: str = "https://api.anthropic.com", provider: Provider = Provider.ANTHROPIC) -> SecretSpec:
@@ -30,11 +33,19 @@ def box() -> Box:
 
 
 def settled(
-    reading: Reading, *, status: int = 200, model: str = "claude-opus-4-5", secret: SecretSpec | None = None
+    reading: Reading,
+    *,
+    status: int = 200,
+    model: str = "claude-opus-4-5",
+    secret: SecretSpec | None = None,
+    cut: bool = False,
+    seconds: int = 0,
 ) -> Usage:
     chosen = secret or spec()
-    call = Call(box(), chosen, model, BOOK.price(chosen, model), "messages", 3000, NOW)
-    return settle(call, Outcome(status, reading, cut=False, duration_ms=5, request_id="r"), BOOK)
+    price = BOOK.price(chosen, model)
+    worst = worst_cost(price, BOUNDS, ("",), NOW)
+    call = Call(box(), chosen, model, price, "messages", BOUNDS, worst, NOW, BOUNDS.output)
+    return settle(call, Outcome(status, reading, cut, seconds * 1000, request_id="r"), BOOK)
 
 
 def test_a_complete_answer() -> None:
@@ -47,18 +58,45 @@ def test_a_complete_answer() -> None:
 
 def test_a_cut_answer_is_never_free() -> None:
     """G-201."""
-    seen = settled(Reading("claude-opus-4-5", Counts(input=10), streamed=300, started=True))
+    seen = settled(Reading("claude-opus-4-5", Counts(input=10), streamed=300, started=True), cut=True)
     assert seen.tokens == Tokens(10, 100)
-    assert seen.assumed
-    unseen = settled(Reading(), status=0)
-    assert unseen.tokens == Tokens(1000, 1)
-    assert unseen.cost > 0
+    assert (seen.cost, seen.assumed) == (10 * 5 + 100 * 25, True)
+    unseen = settled(Reading(), status=0, cut=True)
+    assert unseen.tokens == Tokens(3000, 1)
+    assert unseen.cost == 3000 * 5 + 25
+
+
+def test_what_was_made_unseen_is_charged_by_the_time_it_took() -> None:
+    """G-201: thoughts are hardly shown, so a call that is given up after a minute of them must not look cheap."""
+    reading = Reading("claude-opus-4-5", Counts(input=10), started=True)
+    assert settled(reading, cut=True, seconds=1).tokens == Tokens(10, 500)
+    assert settled(reading, cut=True, seconds=60).tokens == Tokens(10, BOUNDS.output)
+    assert settled(reading, cut=True, seconds=60).cost == 10 * 5 + BOUNDS.output * 25
 
 
 def test_an_answer_without_usage_is_estimated_and_flagged() -> None:
     """G-202."""
     usage = settled(Reading(streamed=30, started=True))
-    assert (usage.tokens, usage.assumed) == (Tokens(1000, 10), True)
+    assert (usage.tokens, usage.assumed) == (Tokens(3000, 10), True)
+    assert usage.cost == 3000 * 5 + 1000 * 25
+
+
+def test_what_is_sure_is_charged_also_above_the_reservation() -> None:
+    """G-214: a provider that does not keep to the limit it was given."""
+    usage = settled(Reading("claude-opus-4-5", Counts(10, 50_000), started=True), cut=True)
+    assert usage.cost == 10 * 5 + 50_000 * 25
+
+
+def test_a_stream_is_cut_only_when_it_is_sure_to_have_passed_its_reservation() -> None:
+    """G-214."""
+    price = BOOK.price(spec(), "claude-opus-4-5")
+    worst = worst_cost(price, BOUNDS, ("",), NOW)
+    call = Call(box(), spec(), "claude-opus-4-5", price, "messages", BOUNDS, worst, NOW, BOUNDS.output)
+    assert not passed(call, Reading(counts=Counts(BOUNDS.input, BOUNDS.output)), 0)
+    assert passed(call, Reading(counts=Counts(BOUNDS.input, BOUNDS.output + 1)), 0)
+    assert not passed(call, Reading(), text_limit(BOUNDS.output))
+    assert passed(call, Reading(), text_limit(BOUNDS.output) + 1)
+    assert not passed(replace(call, output=None), Reading(), 10**12)
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])

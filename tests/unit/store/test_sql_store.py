@@ -1,6 +1,7 @@
 """The SQL store: what goes in comes out, and nothing else does."""
 
 import asyncio
+import itertools
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from sqlalchemy import create_engine
 
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
+from corral.model.budget import Outcome, Reservation, Settlement
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.grants import Grant
 from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
@@ -27,6 +29,7 @@ from corral.store.database import Database
 from corral.store.store import SqlStore
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
+NUMBERS = itertools.count(1)
 CANARY = "canary-7f3a9c51e2b84d60"
 OTHER = TenantId("other")
 
@@ -96,6 +99,16 @@ def a_usage(model: str = "m1", cost: int = 7, **changes: Any) -> Usage:
         at=NOW,
     )
     return replace(usage, **changes)
+
+
+async def record(store: SqlStore, usage: Usage) -> None:
+    """A call from its reservation to its settlement."""
+    number = next(NUMBERS)
+    wanted = Reservation(
+        "gateway", number, usage.tenant, usage.sandbox, usage.cost, usage.at, usage.secret, usage.provider,
+        usage.model, usage.path,
+    )  # fmt: skip
+    assert await store.apply_ledger([wanted, Settlement("gateway", number, usage)], None) == [Outcome()] * 2
 
 
 async def open_store(directory: Path, **options: Any) -> SqlStore:
@@ -204,7 +217,7 @@ async def test_removal_takes_the_grant_and_leaves_the_usage(store: SqlStore) -> 
     await store.add_template(a_template())
     box = a_sandbox()
     await store.add_sandbox(box, a_grant(box))
-    await store.add_usage(a_usage())
+    await record(store, a_usage())
     await store.remove_sandbox(box.id)
     await store.remove_sandbox(box.id)
     assert await store.sandboxes() == []
@@ -348,10 +361,10 @@ async def test_files_are_private(store: SqlStore, tmp_path: Path) -> None:
 
 
 async def test_usage_is_summed_by_model(store: SqlStore) -> None:
-    await store.add_usage(a_usage("m1", 7))
-    await store.add_usage(a_usage("m1", 2**40, assumed=True))
-    await store.add_usage(a_usage("a0", 1))
-    await store.add_usage(a_usage("m1", 9, sandbox=SandboxId("f" * 16)))
+    await record(store, a_usage("m1", 7))
+    await record(store, a_usage("m1", 2**40, assumed=True))
+    await record(store, a_usage("a0", 1))
+    await record(store, a_usage("m1", 9, sandbox=SandboxId("f" * 16)))
     assert await store.usage(a_sandbox().id) == [
         UsageTotal("a0", 1, Tokens(1, 2, 3, 4), 1, assumed=False),
         UsageTotal("m1", 2, Tokens(2, 4, 6, 8), 2**40 + 7, assumed=True),
@@ -360,7 +373,7 @@ async def test_usage_is_summed_by_model(store: SqlStore) -> None:
 
 
 async def test_a_hostile_model_name_is_recorded_all_the_same(store: SqlStore) -> None:
-    await store.add_usage(a_usage("m\0\udc80" + "x" * 5000, path="/\udcff"))
+    await record(store, a_usage("m\0\udc80" + "x" * 5000, path="/\udcff"))
     (total,) = await store.usage(a_sandbox().id)
     assert total.model == "m\ufffd?" + "x" * 1021
 

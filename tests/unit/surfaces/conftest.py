@@ -23,6 +23,7 @@ from corral.engine.plan import CreateRequest, checked
 from corral.engine.ports import Entry, EntryKind, ModelPrice, WatchEvent, WatchEventKind
 from corral.engine.processes import Chunk, Ended, Output, RunResult, StartRequest
 from corral.errors import Conflict, InvalidInput, NotFound, Unauthenticated
+from corral.model import budget
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import LifecycleEvent
 from corral.model.ids import LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
@@ -423,6 +424,48 @@ class FakePrices:
         return self.all
 
 
+class FakeBudgets:
+    """Balances of one sandbox and its tenant, as the store makes them."""
+
+    def __init__(self, sandboxes: FakeSandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.caps: dict[tuple[budget.Scope, budget.Window], int | None] = {}
+        self.of: list[TenantId] = []
+
+    def _balances(self, *scopes: budget.Scope) -> list[budget.Balance]:
+        tomorrow = datetime(2026, 1, 3, tzinfo=UTC)
+        return [
+            budget.Balance(scope, window, self._cap(scope, window), 8_500_000, 250_000,
+                    default=(scope, window) not in self.caps and (scope, window) == (budget.Scope.SANDBOX, budget.Window.TOTAL),
+                    resets_at=tomorrow if window is budget.Window.DAY else None)
+            for scope in scopes for window in budget.Window
+        ]  # fmt: skip
+
+    def _cap(self, scope: budget.Scope, window: budget.Window) -> int | None:
+        default = 10_000_000 if (scope, window) == (budget.Scope.SANDBOX, budget.Window.TOTAL) else None
+        return self.caps.get((scope, window), default)
+
+    async def of_sandbox(self, tenant: TenantId, ref: str) -> list[budget.Balance]:
+        self._sandboxes.get(tenant, ref)
+        return self._balances(budget.Scope.SANDBOX, budget.Scope.TENANT)
+
+    async def of_tenant(self, tenant: TenantId) -> list[budget.Balance]:
+        return self._balances(budget.Scope.TENANT)
+
+    async def set_for_sandbox(self, tenant: TenantId, ref: str, window: budget.Window, cap: int | None) -> list[budget.Balance]:
+        self.caps[budget.Scope.SANDBOX, window] = cap
+        return await self.of_sandbox(tenant, ref)
+
+    async def clear_for_sandbox(self, tenant: TenantId, ref: str, window: budget.Window) -> list[budget.Balance]:
+        self.caps.pop((budget.Scope.SANDBOX, window), None)
+        return await self.of_sandbox(tenant, ref)
+
+    async def set_for_tenant(self, tenant: TenantId, window: budget.Window, cap: int | None) -> list[budget.Balance]:
+        self.of.append(tenant)
+        self.caps[budget.Scope.TENANT, window] = cap
+        return await self.of_tenant(tenant)
+
+
 class FakeAgents:
     def __init__(self, processes: FakeProcesses) -> None:
         self._processes = processes
@@ -460,6 +503,7 @@ class FakeEngine:
     templates: FakeTemplates
     secrets: FakeSecrets
     prices: FakePrices
+    budgets: FakeBudgets
     agents: FakeAgents
     repos: FakeRepos
     files: FakeFiles
@@ -511,6 +555,7 @@ def engine() -> FakeEngine:
         FakeTemplates(),
         FakeSecrets(),
         FakePrices(),
+        FakeBudgets(sandboxes),
         FakeAgents(processes),
         FakeRepos(),
         FakeFiles(),

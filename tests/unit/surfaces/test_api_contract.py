@@ -106,6 +106,10 @@ def test_streams_and_raw_bodies_are_documented_as_such(app: Any) -> None:
         ("PUT", "/v1/sandboxes/box/files?path=/a&mode=999", None, "mode: "),
         ("GET", "/v1/sandboxes?label=novalue", None, "has no value"),
         ("POST", "/v1/templates/build", {"kind": "image"}, "not complete"),
+        ("PUT", "/v1/sandboxes/box/budget", {"cap": -1}, "cap"),
+        ("PUT", "/v1/sandboxes/box/budget", {"cap": 1, "window": "week"}, "window"),
+        ("PUT", "/v1/sandboxes/box/budget", {}, "cap"),
+        ("POST", "/v1/sandboxes", {"budget": -1}, "budget"),
         (
             "PUT",
             "/v1/prices",
@@ -243,6 +247,7 @@ async def test_nothing_is_pulled_into_the_host_over_tcp(http: httpx2.AsyncClient
     ("path", "body"),
     [
         ("/v1/config/egress.networks", {"value": "10.0.0.0/8"}),
+        ("/v1/budget", {"cap": 1, "window": "day"}),
         (
             "/v1/prices",
             {"secret": "a", "model": "m", "input": 0, "output": 0, "cache_read": 0, "cache_write": 0},

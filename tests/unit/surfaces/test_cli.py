@@ -17,6 +17,7 @@ from corral.cli.main import COMMANDS, Commands, cli
 from corral.cli.output import clean
 from corral.cli.values import Duration, Size, variables
 from corral.errors import CorralError, InvalidInput, all_errors
+from corral.model.budget import Scope, Window
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
 
@@ -557,3 +558,36 @@ def test_ps_shows_steps_of_corrals_own_work_when_asked(corral: Any, box: str) ->
     corral("exec", "--detach", box, "--", "hang")
     assert [line.split()[0] for line in corral("ps", box).out.splitlines()] == ["ID", "2"]
     assert [line.split()[0] for line in corral("ps", "-a", box).out.splitlines()] == ["ID", "1", "2"]
+
+
+def test_budgets_are_shown_and_set(corral: Any, engine: Any) -> None:
+    assert corral("create", "--name", "box", "--budget", "0.50").code == 0
+    assert engine.sandboxes.requests[-1].budget == 500_000
+    shown = corral("budget", "show", "box").out
+    assert re.search(r"^sandbox +in all +\$10.00 \(default\) +\$8.50 +\$0.25 +\$1.25 +-$", shown, re.MULTILINE)
+    assert "80 % or more of the sandbox's budget is spent" in shown
+    assert corral("budget", "set", "box", "50").code == 0
+    assert corral("budget", "set", "box", "5", "--daily").code == 0
+    assert corral("budget", "set", "--tenant", "none", "--of", "acme").code == 0
+    assert engine.budgets.caps == {
+        (Scope.SANDBOX, Window.TOTAL): 50_000_000,
+        (Scope.SANDBOX, Window.DAY): 5_000_000,
+        (Scope.TENANT, Window.TOTAL): None,
+    }
+    assert engine.budgets.of == ["acme"]
+    assert "$8.50 of $50.00, $8.50 of $5.00 today" in corral("usage", "box").err
+    assert re.search(r"^budget +\$8.50 of \$50.00", corral("show", "box").out, re.MULTILINE)
+    assert json.loads(corral("budget", "set", "box", "default", "--json").out)["accounts"][0]["default"]
+    assert len(json.loads(corral("budget", "show", "--tenant", "--json").out)["accounts"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("set", "box"), ("set", "box", "much"), ("set", "box", "-1"), ("set", "--tenant", "default"),
+     ("set", "box", "1", "--of", "acme"), ("show",), ("show", "box", "--tenant"), ("set", "--tenant", "box", "1")],
+)  # fmt: skip
+def test_a_budget_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) -> None:
+    corral("create", "--name", "box")
+    ran = corral("budget", *words)
+    assert ran.code == 2
+    assert "hint: " in ran.err

@@ -40,6 +40,9 @@ def test_a_sandbox_is_made_used_and_killed(client: Client, engine: Any) -> None:
         assert box.set_ttl(60).info.ttl == 60
         assert box.stats().memory == 1024
         assert box.usage().cost == 1500
+        assert box.set_budget(20_000_000).accounts[0].cap == 20_000_000
+        assert box.set_budget("default").accounts[0].default
+        assert box.budget().accounts[0].warning == 80
     assert "from a thread" in lines
     assert engine.sandboxes.by_id == {}
     assert engine.sandboxes.requests[0].env == {"A": "1"}
@@ -140,6 +143,8 @@ def test_catalog(client: Client, engine: Any) -> None:
     assert client.put_secret("anthropic", "sk-canary-123").name == "anthropic"
     assert engine.secrets.values["anthropic"].reveal() == "sk-canary-123"
     client.remove_secret("anthropic")
+    assert client.set_tenant_budget(7, daily=True, tenant="acme").accounts[1].cap == 7
+    assert [account.cap for account in client.tenant_budget().accounts] == [None, 7]
     client.set_price("local", "*", input=1, output=2, cache_read=3, cache_write=4)
     assert client.list_prices()[0].output == 2
     assert client.set_config("egress.networks", ["10.0.0.0/8"])["egress.networks"] == ["10.0.0.0/8"]
@@ -201,6 +206,8 @@ def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
         "read_file": "stream_file",
         "get_stats": "stats",
         "get_usage": "usage",
+        "get_budget": "budget",
+        "get_tenant_budget": "tenant_budget",
         "get_denials": "denials",
         "follow_events": "events",
         "get_diff": "diff",

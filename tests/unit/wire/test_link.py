@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import InvalidInput, TooLarge
+from corral.model.budget import Refusal, Scope, Window
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
@@ -27,7 +28,7 @@ MESSAGES: list[link.Message] = [
     link.Detach(2, SANDBOX),
     link.SetSecrets(3, (link.SecretSpec(TENANT, "a", Provider.ANTHROPIC, "https://x", Secret("sk-12345678")),)),
     link.SetPrices(4, (link.PriceSpec("a", "*", 1, 2, 3, 4),)),
-    link.SetConfig(5, ("10.0.0.0/8",)),
+    link.SetConfig(5, ("10.0.0.0/8",), 64, 32_000),
     link.Ping(6),
     link.UsageAck(7),
     link.Ready(1),
@@ -35,6 +36,12 @@ MESSAGES: list[link.Message] = [
     link.Failed(9, "conflict", "m", "h"),
     link.UsageRecord(10, USAGE),
     link.AuditRecord(NOW, TENANT, SANDBOX, "dns", "denied", host="b.com"),
+    link.Reserve(11, SANDBOX, 12, "s", "openai", "m", "responses"),
+    link.Reserved(12),
+    link.Refused(13, Refusal(Scope.SANDBOX, Window.TOTAL, 1, 2, 3, 4)),
+    link.Refused(13, Refusal(Scope.TENANT, Window.DAY, 1, 2, 3, 4, NOW)),
+    link.Unreserved(14, "m"),
+    link.Release(15),
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.wire.usage import Api, Counts, Reading, UsageChunkFilter, UsageMeter, ask_for_usage
+from corral.wire.usage import Api, Counts, Reading, UsageChunkFilter, UsageMeter, usage_option, with_fields
 
 
 def event(name: str, data: Any) -> bytes:
@@ -166,8 +166,9 @@ def test_noise_never_raises(api: Api, streamed: bool, parts: list[bytes]) -> Non
 )
 def test_usage_is_asked_for(body: str, added: bool) -> None:
     """G-193."""
-    text, was_added = ask_for_usage(body, json.loads(body))
-    assert was_added is added
+    option = usage_option(json.loads(body))
+    text = with_fields(body, json.loads(body), option)
+    assert bool(option) is added
     assert json.loads(text)["stream_options"]["include_usage"] is True
     if added:
         changed, original = json.loads(text), json.loads(body)
@@ -197,3 +198,32 @@ def test_other_events_pass_at_once() -> None:
     assert keep.feed(b": beat\n\n") == b": beat\n\n"
     assert keep.feed(b"data: un") == b""
     assert keep.finish() == b"data: un"
+
+
+def test_text_is_counted_exactly_once_there_is_reason_to() -> None:
+    """G-214."""
+    delta = event(
+        "content_block_delta",
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "é" * 100}},
+    )
+    chunk = event("", {"model": "m", "choices": [{"delta": {"content": "x" * 100, "role": "assistant"}}]})
+    item = event("response.output_text.delta", {"type": "response.output_text.delta", "delta": "y" * 100})
+    for api, data, size in (
+        (Api.ANTHROPIC_MESSAGES, delta, 200), (Api.OPENAI_CHAT, chunk, 100), (Api.OPENAI_RESPONSES, item, 100),
+    ):  # fmt: skip
+        meter, never = UsageMeter(api, streamed=True, exact_after=0), UsageMeter(api, streamed=True)
+        for _ in range(5):
+            meter.feed(data)
+            never.feed(data)
+        assert (meter.text, never.text) == (5 * size, 0)
+
+
+def test_searches_of_the_responses_api_are_counted() -> None:
+    output = [{"type": "web_search_call"}, {"type": "message"}, {"type": "web_search_call"}]
+    response = {"model": "m", "usage": {"input_tokens": 1, "output_tokens": 2}, "output": output}
+    meter = UsageMeter(Api.OPENAI_RESPONSES, streamed=False)
+    meter.feed(json.dumps(response).encode())
+    assert meter.finish().counts.web_searches == 2
+    meter = UsageMeter(Api.OPENAI_RESPONSES, streamed=True)
+    meter.feed(event("response.completed", {"type": "response.completed", "response": response}))
+    assert meter.finish().counts.web_searches == 2

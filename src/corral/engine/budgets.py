@@ -1,0 +1,116 @@
+"""Budgets: the ledger's one owner, who reserves and settles for the gateway, and shows and changes what is allowed."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from corral.engine.ports import Store
+from corral.engine.registry import Registry
+from corral.errors import CorralError
+from corral.model.budget import Balance, Refusal, Reservation, Settlement, Warned, Window
+from corral.model.ids import SandboxId, TenantId
+from corral.policy.budget import checked_cap, dollars
+
+log = logging.getLogger(__name__)
+
+
+class Budgets:
+    """What may be spent, is set aside and is spent. Implements `ports.Ledger` for the gateway."""
+
+    def __init__(self, store: Store, registry: Registry, default: Callable[[], int | None]) -> None:
+        """`default` is the cap of a sandbox that has none of its own; None for none."""
+        self._store = store
+        self._registry = registry
+        self._default = default
+
+    # -- for the gateway --------------------------------------------------------------------------------------------
+
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+        """Reserve and settle, in order, at once (G-211, G-213)."""
+        outcomes = await self._store.apply_ledger(entries, self._default())
+        for outcome in outcomes:
+            for warned in outcome.warnings:
+                await self._warn(warned)
+        return [outcome.refusal for outcome in outcomes]
+
+    async def abandon(self, holder: str) -> None:
+        """Settle what a gateway that is gone had under way at its worst case (G-215)."""
+        await self._abandon(holder)
+
+    async def reconcile(self) -> None:
+        """After a start: settle what a former daemon's gateway had under way. Whatever it knew is lost with it."""
+        await self._abandon(None)
+
+    async def _abandon(self, holder: str | None) -> None:
+        for settled in await self._store.abandon_reservations(holder, self._default()):
+            usage = settled.usage
+            if usage is not None:
+                log.warning(
+                    "a call of sandbox %s was under way when its gateway ended: it counts as %s, the most that it can have cost",
+                    usage.sandbox, dollars(usage.cost),
+                )  # fmt: skip
+                detail = {"cost": str(usage.cost), "model": usage.model, "secret": usage.secret}
+                await self._record(usage.tenant, usage.sandbox, "budget.settled_at_worst", detail)
+
+    async def _warn(self, warned: Warned) -> None:
+        log.warning(
+            "%d %% of the budget of %s is spent (%s, %s of %s)",
+            warned.percent, warned.sandbox if warned.scope == "sandbox" else f"tenant {warned.tenant}",
+            warned.window, dollars(warned.spent), dollars(warned.cap),
+        )  # fmt: skip
+        detail = {
+            "scope": warned.scope.value,
+            "window": warned.window.value,
+            "percent": str(warned.percent),
+            "cap": str(warned.cap),
+            "spent": str(warned.spent),
+        }
+        await self._record(warned.tenant, warned.sandbox, "budget.warning", detail)
+
+    async def _record(self, tenant: TenantId, sandbox: SandboxId, kind: str, detail: dict[str, str]) -> None:
+        """A record of what the ledger holds anyway: that it cannot be written must not undo what was settled."""
+        try:
+            await self._store.audit(tenant, sandbox, kind, detail)
+        except CorralError as error:
+            log.error("%s of sandbox %s is not in the audit log: %s", kind, sandbox, error)
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    async def of_sandbox(self, tenant: TenantId, ref: str) -> list[Balance]:
+        """The accounts that count a sandbox's calls, its tenant's included. Raises NotFound."""
+        return await self._store.balances(tenant, self._registry.find(tenant, ref).id, self._default())
+
+    async def of_tenant(self, tenant: TenantId) -> list[Balance]:
+        """The accounts that count all of a tenant's calls."""
+        return await self._store.balances(tenant, None, self._default())
+
+    async def set_for_sandbox(
+        self, tenant: TenantId, ref: str, window: Window, cap: int | None
+    ) -> list[Balance]:
+        """Change a sandbox's cap from its next call on; None for no cap. Raises NotFound, InvalidInput."""
+        sandbox = self._registry.find(tenant, ref).id
+        await self._set(tenant, sandbox, window, cap)
+        return await self.of_sandbox(tenant, sandbox)
+
+    async def clear_for_sandbox(self, tenant: TenantId, ref: str, window: Window) -> list[Balance]:
+        """Give a sandbox the host's default cap again."""
+        sandbox = self._registry.find(tenant, ref).id
+        await self._store.clear_cap(tenant, sandbox, window)
+        await self._audit_change(tenant, sandbox, window, "default")
+        return await self.of_sandbox(tenant, sandbox)
+
+    async def set_for_tenant(self, tenant: TenantId, window: Window, cap: int | None) -> list[Balance]:
+        """Change the cap of all of a tenant's calls together, from the next one on; None for no cap."""
+        await self._set(tenant, None, window, cap)
+        return await self.of_tenant(tenant)
+
+    async def _set(
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+    ) -> None:
+        checked_cap(cap)
+        await self._store.set_cap(tenant, sandbox, window, cap)
+        await self._audit_change(tenant, sandbox, window, "none" if cap is None else str(cap))
+
+    async def _audit_change(
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: str
+    ) -> None:
+        await self._store.audit(tenant, sandbox, "budget.set", {"window": window.value, "cap": cap})

@@ -1,0 +1,119 @@
+"""What a model call's request says, before it is made: its model and price, the most that it can cost, and what is
+changed in it so that it can be metered. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from corral.errors import InvalidInput
+from corral.gateway import body
+from corral.gateway.access import Endpoint
+from corral.gateway.box import Box
+from corral.gateway.metering import Call
+from corral.gateway.pricing import MAX_MODEL, PriceBook, is_free, worst_cost
+from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.secrets import Provider
+from corral.wire.bounds import bounds
+from corral.wire.link import SecretSpec
+from corral.wire.usage import Api, usage_option, with_fields
+
+_WIDE_CONTEXT = 1_000_000
+_MAX_ALTERNATIVES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the operator allows: model calls of one sandbox under way, and tokens of output for one that sets no limit."""
+
+    model_calls: int = DEFAULT_MODEL_CALLS
+    output: int = DEFAULT_OUTPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request body that is ready to be sent, and what is known of it. `call` is None where nothing is metered."""
+
+    data: bytes
+    call: Call | None = None
+    streamed: bool = False
+    strip_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what a call is judged: whose it is, what it goes to, prices and limits in force, the time. `betas` is its header
+    `anthropic-beta`.
+    """
+
+    box: Box
+    secret: SecretSpec
+    prices: PriceBook
+    limits: Limits
+    betas: str
+    at: datetime
+
+
+def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) -> Prepared:
+    """The body with its model priced and its cost bounded. Raises Forbidden for what has no price or cannot be metered,
+    InvalidInput for what is malformed.
+    """
+    if wanted.api is None:
+        return Prepared(data)
+    value = parsed.value
+    model = _model(value.get("model"))
+    prices = [terms.prices.price(terms.secret, name) for name in (model, *_alternatives(value))]
+    free = all(is_free(price, terms.at) for price in prices)
+    found, changes = bounds(
+        wanted.api,
+        value,
+        len(data),
+        model=model,
+        context=max(_wide(terms.betas), *(price.context for price in prices)),
+        output=None if free else terms.limits.output,
+    )
+    streamed = value.get("stream") is True
+    option = usage_option(value) if streamed and wanted.api is Api.OPENAI_CHAT else {}
+    if changes or option:
+        data = with_fields(parsed.text, value, {**changes, **option}).encode()
+    call = Call(
+        terms.box,
+        terms.secret,
+        model,
+        prices[0],
+        wanted.path,
+        found,
+        max(worst_cost(price, found, _tiers(terms.secret, value), terms.at) for price in prices),
+        terms.at,
+        None if free else found.output,
+    )
+    return Prepared(data, call, streamed, bool(option))
+
+
+def _model(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_MODEL or not value.isprintable():
+        raise InvalidInput("the request names no model", f"set `model`, at most {MAX_MODEL} characters")
+    return value
+
+
+def _alternatives(value: Mapping[str, Any]) -> list[str]:
+    """Other models that the endpoint may run instead (G-180)."""
+    others = value.get("models", [])
+    if not isinstance(others, list) or len(others) > _MAX_ALTERNATIVES:
+        raise InvalidInput(
+            f"`models` is not a list of at most {_MAX_ALTERNATIVES}", "leave it out, or name fewer"
+        )
+    return [_model(other) for other in others]
+
+
+def _wide(betas: str) -> int:
+    """A larger context than the model's usual one, which Anthropic gives to those who ask for it in a header."""
+    return _WIDE_CONTEXT if "context" in betas else 0
+
+
+def _tiers(spec: SecretSpec, value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Service tiers that may be charged for."""
+    if spec.provider is Provider.ANTHROPIC:
+        return ("fast", "") if value.get("speed") is not None else ("",)
+    return ("",) if value.get("service_tier") in (None, "default", "flex") else ("", "priority")

@@ -1,0 +1,115 @@
+"""What model calls may cost, what they cost so far, and what is set aside for those under way.
+
+Money is whole millionths of a US dollar.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from corral.model.ids import SandboxId, TenantId
+from corral.model.usage import Usage
+
+DEFAULT_CAP = 25_000_000
+"""Of a sandbox, unless its host's operator says otherwise."""
+DEFAULT_OUTPUT = 32_000
+"""Tokens of output that a call may make which sets no limit."""
+DEFAULT_MODEL_CALLS = 64
+"""Model calls of one sandbox under way at a time."""
+
+
+class Scope(StrEnum):
+    """Whose calls a cap counts."""
+
+    SANDBOX = "sandbox"
+    TENANT = "tenant"
+
+
+class Window(StrEnum):
+    """How long a cap counts: all calls ever, or those of one calendar day in UTC."""
+
+    TOTAL = "total"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One account. `cap` is None where nothing limits it; `default` marks a cap that comes from the host's setting.
+
+    `reserved` is the sum of the worst cases of calls under way. `resets_at`: when a day's account starts anew.
+    """
+
+    scope: Scope
+    window: Window
+    cap: int | None
+    spent: int
+    reserved: int
+    default: bool = False
+    resets_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that could pass a cap: the account that refuses it, and what the call might have cost."""
+
+    scope: Scope
+    window: Window
+    cap: int
+    spent: int
+    reserved: int
+    needed: int
+    resets_at: datetime | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether it is refused only for what other calls under way have set aside, which they may not use up."""
+        return self.spent + self.needed <= self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A cap of which `percent` or more is spent now, and was not before."""
+
+    scope: Scope
+    window: Window
+    percent: int
+    cap: int
+    spent: int
+    tenant: TenantId
+    sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The worst case of a call that is about to be made.
+
+    `holder` names the gateway process that makes it, `number` the call within that process.
+    """
+
+    holder: str
+    number: int
+    tenant: TenantId
+    sandbox: SandboxId
+    amount: int
+    at: datetime
+    secret: str
+    provider: str
+    model: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a reserved call ended: what it used, or None if it was never made."""
+
+    holder: str
+    number: int
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a reservation or a settlement: the refusal of the one, warnings after the other."""
+
+    refusal: Refusal | None = None
+    warnings: tuple[Warned, ...] = ()

@@ -1,0 +1,111 @@
+"""Whether a call fits into the budgets that count it. Values in, values out.
+
+The invariant: in each account with a cap, spent + reserved <= cap. A call is let through only if its worst case
+fits into every account beside all that is spent and all that other calls have set aside; a call that ends gives back
+what it did not use. So however many calls run at once, together they cannot pass a cap.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from corral.errors import InvalidInput
+from corral.model.budget import Balance, Refusal, Scope, Window
+
+WARN_AT = (50, 80, 95)
+"""Percent of a cap at which its owner is told (G-222)."""
+MAX_CAP = 10**15
+"""A billion dollars."""
+LARGEST = 2**62
+"""The most that an account without a cap holds: sums must stay exact in any database."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = timedelta(days=1)
+
+
+def day_of(at: datetime) -> int:
+    """The calendar day in UTC, as days since 1970."""
+    return (at - _EPOCH) // _DAY
+
+
+def end_of(day: int) -> datetime:
+    """When a day's account is over."""
+    return _EPOCH + (day + 1) * _DAY
+
+
+def decide(balances: Sequence[Balance], amount: int) -> Refusal | None:
+    """The first account into which `amount` does not fit, or None if it fits into all (G-210, G-211).
+
+    What can cost nothing is never refused, even where a cap was lowered below what is spent.
+    """
+    if amount == 0:
+        return None
+    for balance in balances:
+        cap = LARGEST if balance.cap is None else balance.cap
+        if balance.spent + balance.reserved + amount > cap:
+            return Refusal(
+                balance.scope, balance.window, cap, balance.spent, balance.reserved, amount, balance.resets_at
+            )
+    return None
+
+
+def crossed(cap: int | None, before: int, after: int) -> int | None:
+    """The highest percentage of WARN_AT that is reached now and was not before."""
+    if not cap:
+        return None
+    reached = [percent for percent in WARN_AT if before * 100 < cap * percent <= after * 100]
+    return max(reached, default=None)
+
+
+def reached(balance: Balance) -> int | None:
+    """The highest percentage of WARN_AT that is spent."""
+    if not balance.cap:
+        return None
+    return max((p for p in WARN_AT if balance.spent * 100 >= balance.cap * p), default=None)
+
+
+def checked_cap(cap: int | None) -> int | None:
+    """Itself, or InvalidInput for a cap that is none. 0 lets no call through that could cost anything."""
+    if cap is not None and not 0 <= cap <= MAX_CAP:
+        raise InvalidInput(
+            f"a budget of {cap / 1e6:g} US dollars is out of range", "give 0 to 1,000,000,000, or `none`"
+        )
+    return cap
+
+
+def parse_dollars(text: str, what: str = "budget") -> int:
+    """US dollars as people write them, in millionths. Raises InvalidInput."""
+    try:
+        value = Decimal(text.strip().removeprefix("$").replace("_", ""))
+    except ArithmeticError:
+        value = Decimal("NaN")
+    if not value.is_finite() or value < 0 or value * 1_000_000 > MAX_CAP:
+        raise InvalidInput(
+            f"{text[:40]!r} is not a {what} in US dollars", "write for example 25 or 0.50, at most 1000000000"
+        )
+    return int((value * 1_000_000).to_integral_value(ROUND_FLOOR))
+
+
+def dollars(micro: int) -> str:
+    """Money as people read it: cents, and more places only where cents would show nothing."""
+    places = Decimal("0.01") if micro == 0 or micro >= 10_000 else Decimal("0.000001")
+    return f"${(Decimal(micro) / 1_000_000).quantize(places, ROUND_CEILING):,f}"
+
+
+def explain(refusal: Refusal, name: str) -> tuple[str, str]:
+    """What a refused caller is told: what happened, and what a person can do about it (G-216)."""
+    whose = f"sandbox {name}" if refusal.scope is Scope.SANDBOX else "this sandbox's tenant"
+    when = " for today" if refusal.window is Window.DAY else ""
+    message = (
+        f"the budget of {whose}{when} does not cover this call: cap {dollars(refusal.cap)}, "
+        f"spent {dollars(refusal.spent)}, reserved for calls under way {dollars(refusal.reserved)}, "
+        f"this call may cost up to {dollars(refusal.needed)}"
+    )
+    target = name if refusal.scope is Scope.SANDBOX else "--tenant"
+    daily = " --daily" if refusal.window is Window.DAY else ""
+    hint = f"on the host, raise it: `corral budget set {target} USD{daily}`"
+    if refusal.passing:
+        hint = f"wait until other calls of it have ended, or {hint}"
+    if refusal.resets_at is not None:
+        hint += f"; it starts anew at {refusal.resets_at:%Y-%m-%dT%H:%M:%SZ}"
+    return message, hint
