@@ -444,3 +444,29 @@ def test_a_plain_copy_keeps_devices_and_hard_links(tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "whiteout").stat().st_rdev == 0
     assert (tmp_path / "copy" / "one").stat().st_nlink == 2
     assert os.getxattr(tmp_path / "copy", "trusted.overlay.opaque") == b"y"
+
+
+def _inodes(root: Path) -> list[tuple[int, int]]:
+    files = [path.lstat() for path in root.rglob("*") if not path.is_dir()]
+    return [(found.st_dev, found.st_ino) for found in files]
+
+
+async def test_no_two_files_of_a_sandbox_have_one_inode_number(store: RootStore, target: Path) -> None:
+    def fill(name: str) -> Callable[[Path], None]:
+        def write(root: Path) -> None:
+            for number in range(50):
+                (root / f"{name}-{number}").write_text(name)
+
+        return write
+
+    layers = [_layer(store, fill("first")), _layer(store, fill("second"))]
+    for sandbox, name in ((ONE, "third"), (TWO, "fourth")):
+        place = store.create_sandbox(sandbox, 64 * MIB, BASE, layers)
+        await mount_root(_paths(store, *layers), place, target, BASE)
+        fill(name)(target)
+        found = _inodes(target)
+        assert len(found) == 50 * (len(layers) + 1)
+        assert len(set(found)) == len(found)
+        await unmount_root(target)
+        layers.append(store.commit(sandbox, BASE))
+        store.remove_sandbox(sandbox)

@@ -142,7 +142,9 @@ class OciDriver:
             await self._networks.sysfs(sandbox)
 
     async def _prepare_root(self, spec: SandboxSpec, record: Record) -> None:
-        await asyncio.to_thread(self._store.create_sandbox, spec.id, spec.limits.disk, record.uid_base)
+        await asyncio.to_thread(
+            self._store.create_sandbox, spec.id, spec.limits.disk, record.uid_base, record.layers
+        )
         await self._mount_root(spec.id, record)
 
     async def _mount_root(self, sandbox: SandboxId, record: Record) -> None:

@@ -23,12 +23,14 @@ class LayerRecord:
     as known.
 
     `content`: whether the digest is of the content; that of a committed layer only identifies it, since to
-    read 50,000 files takes a hundred times as long as to snapshot them.
+    read 50,000 files takes a hundred times as long as to snapshot them. `top`: no inode number of the layer is
+    higher (see `seeds`); 0 where the file system keeps them apart by itself.
     """
 
     uid_base: int
     size: int
     content: bool
+    top: int = 0
 
 
 def write_record(folder: Path, record: LayerRecord) -> None:

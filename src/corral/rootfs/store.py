@@ -5,6 +5,7 @@ DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (
   layers/HEX/          upper/ (the tree) and layer.json; read-only
   sandboxes/ID/        upper/ and work/ of its overlay
   spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
+  seeds/               what new ones are made from, so that no two files of a sandbox have one inode number
   tmp/                 what is being made or removed
 DATA/store.json        the kind of this store, which never changes
 ```
@@ -12,7 +13,7 @@ DATA/store.json        the kind of this store, which never changes
 Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
 removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
 
-Only root may enter `layers`, `sandboxes`, `spools` and `tmp`: they hold setuid programs that anyone may have put into
+Only root may enter `layers`, `sandboxes`, `spools`, `seeds` and `tmp`: they hold setuid programs that anyone may have put into
 an image.
 """
 
@@ -21,7 +22,8 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
@@ -29,6 +31,7 @@ from corral.model.ids import LayerDigest, SandboxId, is_id
 from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backing
 from corral.rootfs.digest import tree_digest
 from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
+from corral.rootfs.seeds import seed_above, top_of
 from corral.rootfs.volumes import free_bytes, remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -57,6 +60,8 @@ class RootStore:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._backing: Backing | None = None
+        self._staging = threading.Lock()
+        self._seeding = threading.Lock()
 
     async def open(self) -> None:
         """Make or mount the store, and remove what a crash left half done. Idempotent."""
@@ -92,9 +97,11 @@ class RootStore:
 
     # Sandboxes
 
-    def create_sandbox(self, sandbox: SandboxId, quota_bytes: int, uid_base: int) -> Path:
-        """The directory of a sandbox, with `upper` and `work`, and its spool, made where they are missing; its
-        limit is set anew.
+    def create_sandbox(
+        self, sandbox: SandboxId, quota_bytes: int, uid_base: int, layers: Sequence[LayerDigest] = ()
+    ) -> Path:
+        """The directory of a sandbox over `layers`, with `upper` and `work`, and its spool, made where they are
+        missing; its limit is set anew.
 
         `upper` and the spool belong to `uid_base`, the sandbox's root. Files above the limit fail with EDQUOT.
         """
@@ -103,17 +110,19 @@ class RootStore:
         place = self.sandbox_dir(sandbox)
         with _public("make a sandbox's directory"):
             if not self.spool_dir(sandbox).is_dir():
-                self._make(self.spool_dir(sandbox), SPOOL_BYTES, lambda fresh: _own(fresh, 0o700, uid_base))
+                self._make(
+                    self.spool_dir(sandbox), SPOOL_BYTES, lambda fresh: _own(fresh, 0o700, uid_base), 0
+                )
             if place.is_dir():
                 self._opened.volumes.limit(place, quota_bytes)
             else:
-                self._make(place, quota_bytes, lambda fresh: _furnish(fresh, uid_base))
+                self._make(place, quota_bytes, lambda fresh: _furnish(fresh, uid_base), self._top(layers))
         return place
 
-    def _make(self, place: Path, quota_bytes: int, fill: Callable[[Path], None]) -> None:
+    def _make(self, place: Path, quota_bytes: int, fill: Callable[[Path], None], above: int) -> None:
         self._require_room(_ROOM)
         fresh = self._temporary()
-        self._opened.volumes.create(fresh)
+        self._create(fresh, above)
         try:
             self._opened.volumes.limit(fresh, quota_bytes)
             fill(fresh)
@@ -166,7 +175,8 @@ class RootStore:
             fresh = self._temporary()
             try:
                 self._copy_tree(source, fresh)
-                write_record(fresh, LayerRecord(uid_base=uid_base, size=size, content=False))
+                record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
+                write_record(fresh, record)
                 self._publish(fresh, digest)
             except BaseException:
                 self._opened.volumes.remove(fresh)
@@ -178,18 +188,19 @@ class RootStore:
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
         """A fresh, empty directory in the store (mode 0755, root's) to fill for `add_layer`; removed at the
-        end of the block unless it was added. Ids in it are plain: root is 0."""
-        with _public("make a directory for a layer"):
-            self._require_room(_LAYER_ROOM)
-            fresh = self._temporary()
-            self._opened.volumes.create(fresh)
-            (fresh / TREE).mkdir()
-            (fresh / TREE).chmod(0o755)
-        try:
-            yield fresh / TREE
-        finally:
-            with _public("remove a directory for a layer"):
-                self._opened.volumes.remove(fresh)
+        end of the block unless it was added. Ids in it are plain: root is 0. One at a time: others wait."""
+        with self._staging:
+            with _public("make a directory for a layer"):
+                self._require_room(_LAYER_ROOM)
+                fresh = self._temporary()
+                self._create(fresh, self._top(self.layers()))
+                (fresh / TREE).mkdir()
+                (fresh / TREE).chmod(0o755)
+            try:
+                yield fresh / TREE
+            finally:
+                with _public("remove a directory for a layer"):
+                    self._opened.volumes.remove(fresh)
 
     def add_layer(self, staging: Path) -> LayerDigest:
         """Make a filled staging directory a layer, named by its content; it is gone from its place after.
@@ -200,7 +211,8 @@ class RootStore:
         with _public("add a layer"):
             tree = tree_digest(staging)
             if not self.has_layer(tree.digest):
-                write_record(staging.parent, LayerRecord(uid_base=0, size=tree.size, content=True))
+                top = self._top_of(staging.parent)
+                write_record(staging.parent, LayerRecord(uid_base=0, size=tree.size, content=True, top=top))
                 self._opened.volumes.flush(staging.parent)
                 self._publish(staging.parent, tree.digest)
         return tree.digest
@@ -231,7 +243,7 @@ class RootStore:
     # Parts
 
     def _tidy(self) -> None:
-        for folder in (self._layers, self._sandboxes, self._spools, self._tmp):
+        for folder in (self._layers, self._sandboxes, self._spools, self._seeds, self._tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
         for leftover in self._tmp.iterdir():
             self._opened.volumes.remove(leftover)
@@ -256,6 +268,10 @@ class RootStore:
         return self.root / "layers"
 
     @property
+    def _seeds(self) -> Path:
+        return self.root / "seeds"
+
+    @property
     def _sandboxes(self) -> Path:
         return self.root / "sandboxes"
 
@@ -277,6 +293,21 @@ class RootStore:
 
     def _temporary(self) -> Path:
         return self._tmp / os.urandom(8).hex()
+
+    def _create(self, fresh: Path, above: int) -> None:
+        """A new volume; where volumes number their inodes each for itself, with numbers above `above`."""
+        if self.kind is StoreKind.PLAIN or not above:
+            self._opened.volumes.create(fresh)
+        else:
+            with self._seeding:
+                seed = seed_above(above, self._seeds, self._temporary())
+            self._opened.volumes.copy(seed, fresh)
+
+    def _top(self, layers: Iterable[LayerDigest]) -> int:
+        return max((read_record(self._layer_dir(layer)).top for layer in layers), default=0)
+
+    def _top_of(self, volume: Path) -> int:
+        return 0 if self.kind is StoreKind.PLAIN else top_of(volume)
 
     def _copy_tree(self, source: Path, target: Path) -> None:
         """A copy of a sandbox's directory with its upper tree alone."""
