@@ -216,12 +216,15 @@ class Sandboxes:
             await self._attach(changed.spec)
 
     async def expire(self, tenant: TenantId, ref: str) -> None:
-        """End its life now: pause it if it was made so and runs, else remove it."""
+        """End its life now: pause or stop it if it was made so and runs, else remove it."""
         sandbox = self.get(tenant, ref)
-        if sandbox.spec.expiry is Expiry.PAUSE and sandbox.state is State.RUNNING:
+        if sandbox.state is not State.RUNNING or sandbox.spec.expiry is Expiry.REMOVE:
+            await self.remove(tenant, sandbox.id)
+        elif sandbox.spec.expiry is Expiry.PAUSE:
             await self.pause(tenant, sandbox.id)
         else:
-            await self.remove(tenant, sandbox.id)
+            await self.set_ttl(tenant, sandbox.id, None)  # or the next sweep would remove it
+            await self.stop(tenant, sandbox.id, 0)
 
     # -- after a time without a daemon ----------------------------------------------------------------------------
 

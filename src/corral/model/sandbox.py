@@ -30,6 +30,7 @@ class Expiry(StrEnum):
 
     REMOVE = "remove"
     PAUSE = "pause"
+    STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ async def case_a_killed_sandbox_ends_its_commands() -> None:
     made = await AsyncSandbox.create(timeout=60)
     running = await made.commands.run("sleep 60", background=True)
     await made.kill()
-    await araises(Exception, running.wait(), "killed or reached its end of life|likely due to sandbox timeout")
+    await araises(
+        Exception, running.wait(), "killed or reached its end of life|likely due to sandbox timeout"
+    )
 
 
 async def case_two_connects_join_one_resume() -> None:

@@ -156,6 +156,16 @@ def case_a_pause_at_the_end_of_time() -> None:
         assert made.connect().is_running()
 
 
+def case_a_pause_of_the_files_only() -> None:
+    with Fresh(timeout=1, lifecycle={"on_timeout": {"action": "pause", "keep_memory": False}}) as made:
+        made.files.write("kept", "1")
+        made.commands.run("sleep 300", background=True)
+        wait_until(lambda: made.get_info().state == SandboxState.PAUSED, "the pause")
+        made.connect()
+        assert made.files.read("kept") == "1"
+        assert made.commands.list() == []
+
+
 def case_traffic_wakes_a_sandbox_that_was_made_so() -> None:
     with Fresh(timeout=1, lifecycle={"on_timeout": "pause", "auto_resume": True}) as made:
         wait_until(lambda: made.get_info().state == SandboxState.PAUSED, "the pause")
@@ -315,7 +325,11 @@ def case_stdin_is_written_and_closed() -> None:
 def case_a_killed_sandbox_ends_its_commands() -> None:
     with Fresh() as made:
         threading.Timer(0.5, made.kill).start()
-        raises(Exception, lambda: made.commands.run("sleep 60"), "killed or reached its end of life|likely due to sandbox timeout")
+        raises(
+            Exception,
+            lambda: made.commands.run("sleep 60"),
+            "killed or reached its end of life|likely due to sandbox timeout",
+        )
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from corral.wire.connect import Code
 
 MAX_TABLE = 1024 * 1024
 MAX_LINKS = 40
+DIRECTORY_SIZE = 4096
 _KINDS = {EntryKind.FILE: "FILE_TYPE_FILE", EntryKind.DIRECTORY: "FILE_TYPE_DIRECTORY"}
 _BITS = "rwxrwxrwx"
 
@@ -134,13 +135,15 @@ class Box:
             target = found.path if found else entry.path
             kind = _KINDS.get(found.kind, "FILE_TYPE_UNSPECIFIED") if found else "FILE_TYPE_UNSPECIFIED"
             shown = found or entry
+        # btrfs counts a directory's names only; clients take a size of zero for a missing one.
+        size = max(entry.size, DIRECTORY_SIZE) if entry.kind is EntryKind.DIRECTORY else entry.size
         users, groups = await self._names("/etc/passwd"), await self._names("/etc/group")
         modified = datetime.fromtimestamp(max(min(entry.mtime, 2.5e11), -6e10), UTC)
         return EntryInfo(
             name=_text(entry.name),
             type=kind,
             path=_text(entry.path),
-            size=str(entry.size),
+            size=str(size),
             mode=shown.mode & 0o777,
             permissions=permissions(entry),
             owner=users.get(entry.uid, str(entry.uid)),

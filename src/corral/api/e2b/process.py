@@ -88,6 +88,9 @@ async def _follow(box: Box, info: ProcessInfo, offsets: dict[Stream, int]) -> As
         elif isinstance(item, Ended):
             if item.exit.reason == "lost":
                 raise Cut
+            if item.exit.reason == "failed":
+                # It was seen to run before its directory was entered, or its program found.
+                raise await _start_error(box, info.spec.argv[0], info.spec.cwd, Conflict("it never ran"))
             if item.exit.reason == "timeout":
                 raise RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
             yield _reply(end=end_event(item.exit))

@@ -54,7 +54,7 @@ async def _create(call: Call, default_timeout: int) -> Response:
         labels=body.metadata or {},
         ttl=timeout,
         allow=allowed_hosts(body.allow_internet_access, body.network),
-        expiry=Expiry.PAUSE if body.auto_pause else Expiry.REMOVE,
+        expiry=_expiry(body),
         attributes=_noted(body, BASE if template is None else template.name, timeout),
     )
     sandbox = await call.engine.sandboxes.create(call.tenant, request)
@@ -65,13 +65,20 @@ def _check_options(body: wire.NewSandbox) -> None:
     if body.auto_pause_memory is False:
         if not body.auto_pause:
             raise Refusal(400, "autoPauseMemory requires autoPause")
-        raise not_supported("autoPauseMemory=false", "let it pause with its memory")
+        if body.auto_resume is not None and body.auto_resume.enabled:
+            raise Refusal(400, "autoPauseMemory=false cannot be combined with autoResume")
     if body.mcp is not None:
         raise not_supported("mcp")
     if body.iam and body.iam.get("tokens"):
         raise not_supported("iam")
     if body.volume_mounts:
         raise not_supported("volumeMounts")
+
+
+def _expiry(body: wire.NewSandbox) -> Expiry:
+    if not body.auto_pause:
+        return Expiry.REMOVE
+    return Expiry.STOP if body.auto_pause_memory is False else Expiry.PAUSE
 
 
 def _noted(body: wire.NewSandbox, alias: str, timeout: int) -> dict[str, str]:

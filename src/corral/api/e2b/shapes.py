@@ -77,7 +77,7 @@ async def detail(engine: Engine, sandbox: Sandbox) -> wire.SandboxDetail:
         network=json.loads(noted[NETWORK]) if NETWORK in noted else None,
         lifecycle=wire.Lifecycle(
             auto_resume=noted.get(AUTO_RESUME) == "true",
-            on_timeout="pause" if sandbox.spec.expiry is Expiry.PAUSE else "kill",
+            on_timeout="kill" if sandbox.spec.expiry is Expiry.REMOVE else "pause",
         ),
         pause_mode=paused.get(sandbox.state),
     )
