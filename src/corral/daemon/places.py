@@ -25,7 +25,14 @@ class Places:
 
     def create(self) -> None:
         """Make the directories. They are root's, and passable, since sandboxes' roots lie below them; the logs are not."""
-        for directory in (self.data, RUN_ROOT, self.run, self.run / "sandboxes", self.logs, self.trust.parent):
+        for directory in (
+            self.data,
+            RUN_ROOT,
+            self.run,
+            self.run / "sandboxes",
+            self.logs,
+            self.trust.parent,
+        ):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700 if directory == self.logs else 0o711)
 

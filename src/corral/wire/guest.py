@@ -322,7 +322,8 @@ def start_failure(report: Report, *, user: str, cwd: str) -> CorralError:
     if report.stage is StartStage.WORKDIR:
         if report.errno == errno.EACCES:
             return Forbidden(
-                f"user {user!r} may not enter the working directory {cwd!r}", "give another one with --workdir"
+                f"user {user!r} may not enter the working directory {cwd!r}",
+                "give another one with --workdir",
             )
         return InvalidInput(
             f"the working directory {cwd!r} cannot be entered ({name})", "create it, or give another one"

@@ -452,15 +452,21 @@ class FakeBudgets:
     async def of_tenant(self, tenant: TenantId) -> list[budget.Balance]:
         return self._balances(budget.Scope.TENANT)
 
-    async def set_for_sandbox(self, tenant: TenantId, ref: str, window: budget.Window, cap: int | None) -> list[budget.Balance]:
+    async def set_for_sandbox(
+        self, tenant: TenantId, ref: str, window: budget.Window, cap: int | None
+    ) -> list[budget.Balance]:
         self.caps[budget.Scope.SANDBOX, window] = cap
         return await self.of_sandbox(tenant, ref)
 
-    async def clear_for_sandbox(self, tenant: TenantId, ref: str, window: budget.Window) -> list[budget.Balance]:
+    async def clear_for_sandbox(
+        self, tenant: TenantId, ref: str, window: budget.Window
+    ) -> list[budget.Balance]:
         self.caps.pop((budget.Scope.SANDBOX, window), None)
         return await self.of_sandbox(tenant, ref)
 
-    async def set_for_tenant(self, tenant: TenantId, window: budget.Window, cap: int | None) -> list[budget.Balance]:
+    async def set_for_tenant(
+        self, tenant: TenantId, window: budget.Window, cap: int | None
+    ) -> list[budget.Balance]:
         self.of.append(tenant)
         self.caps[budget.Scope.TENANT, window] = cap
         return await self.of_tenant(tenant)

@@ -252,7 +252,10 @@ async def test_nothing_is_pulled_into_the_host_over_tcp(http: httpx2.AsyncClient
             "/v1/prices",
             {"secret": "a", "model": "m", "input": 0, "output": 0, "cache_read": 0, "cache_write": 0},
         ),
-        ("/v1/secrets", {"name": "anthropic", "value": "sk-0123456789abcdef", "base_url": "http://127.0.0.1:1"}),
+        (
+            "/v1/secrets",
+            {"name": "anthropic", "value": "sk-0123456789abcdef", "base_url": "http://127.0.0.1:1"},
+        ),
     ],
 )
 async def test_what_binds_all_tenants_is_the_operators(

@@ -564,7 +564,9 @@ def test_budgets_are_shown_and_set(corral: Any, engine: Any) -> None:
     assert corral("create", "--name", "box", "--budget", "0.50").code == 0
     assert engine.sandboxes.requests[-1].budget == 500_000
     shown = corral("budget", "show", "box").out
-    assert re.search(r"^sandbox +in all +\$10.00 \(default\) +\$8.50 +\$0.25 +\$1.25 +-$", shown, re.MULTILINE)
+    assert re.search(
+        r"^sandbox +in all +\$10.00 \(default\) +\$8.50 +\$0.25 +\$1.25 +-$", shown, re.MULTILINE
+    )
     assert "80 % or more of the sandbox's budget is spent" in shown
     assert corral("budget", "set", "box", "50").code == 0
     assert corral("budget", "set", "box", "5", "--daily").code == 0
