@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LOCK := uv pip compile --quiet --no-header --no-annotate --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --python-version 3.11
 
-.PHONY: setup demo test check lint style types units bench bench-short lock clean
+.PHONY: setup demo test conformance check lint style types units bench bench-short lock clean
 
 setup:
 	@scripts/setup
@@ -14,6 +14,11 @@ demo: setup
 
 test: setup lint
 	$(BIN)/pytest
+
+# E2B's own SDKs against a daemon of this tree.
+conformance: setup
+	@tests/conformance/setup
+	$(BIN)/pytest -q tests/conformance
 
 # Types and unit tests take as long as each other: side by side.
 check: setup style
