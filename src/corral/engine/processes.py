@@ -315,6 +315,11 @@ def _not_running(sandbox: Sandbox) -> Conflict:
             hint = f"resume it: `corral resume {name}`"
         case State.STOPPED:
             hint = f"start it: `corral start {name}`"
+        case State.RUNNING:
+            return Conflict(
+                f"the first process of sandbox {name} does not answer",
+                f"stop and start it; its files stay: `corral stop {name} && corral start {name}`",
+            )
         case _:
             hint = f"see what becomes of it: `corral show {name}`"
     return Conflict(f"sandbox {name} is {sandbox.state}", hint)

@@ -260,6 +260,7 @@ class Sandboxes:
             await self._driver.stop(sandbox.id, 0)
             await self._registry.correct(sandbox.id, State.STOPPED, "it ended while the daemon was down")
             return
+        self._supervise(sandbox.id)  # first: whatever fails below, its end is noticed
         await self._attach(sandbox.spec)
         if status is DriverStatus.PAUSED and sandbox.state is State.RUNNING:
             await self._driver.resume(sandbox.id)  # frozen by a pause or a checkpoint that was cut: undone
@@ -268,7 +269,6 @@ class Sandboxes:
                 sandbox.id, State.RUNNING, "as found after a restart of the daemon"
             )
         await self._on_running(sandbox)
-        self._supervise(sandbox.id)
 
     async def sweep(self) -> None:
         """Remove or pause sandboxes whose time to live has passed; runs until cancelled."""

@@ -269,6 +269,21 @@ class TestRecovery:
         assert len(again.list(DEFAULT_TENANT)) == 1
 
 
+async def test_one_that_does_not_answer_after_a_restart_is_still_watched(world: World) -> None:
+    first = world.engine()
+    sandbox = await first.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    world.driver.fail_at = {"guest"}
+    again = world.engine()
+    await again.recover()
+    assert again.get(DEFAULT_TENANT, "one").state is State.RUNNING
+    events = again.events(DEFAULT_TENANT, after=0)
+    world.driver.end(sandbox.id)
+    async for event in events:
+        if event.state == State.STOPPED:
+            break
+    assert again.get(DEFAULT_TENANT, "one").state is State.STOPPED
+
+
 async def test_checkpoint_thaws_whatever_happens(world: World) -> None:
     engine = world.engine()
     sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
