@@ -1,9 +1,10 @@
 """What a model call costs.
 
 Prices come from the operator first, then from the price library's own snapshot (it never asks the network). A
-model that the library does not know yet is charged at its provider's dearest known price and marked as
-assumed. Where not even a provider is known, the call is refused before it is made, with the command that sets
-a price: nothing is free by mistake. Money is integer micro-US-dollars, rounded up per call.
+model that the library does not know yet is charged at the dearest known price of its generation (as in gpt-6), or
+else of its provider, and marked as assumed. Where not even a provider is known, the call is refused before it is
+made, with the command that sets a price: nothing is free by mistake. Money is integer micro-US-dollars, rounded up
+per call.
 """
 
 import re
@@ -35,6 +36,7 @@ _FAMILY = {
     Provider.ANTHROPIC: re.compile(r"(.*[/.])?claude[-_.]", re.I),
     Provider.OPENAI: re.compile(r"(.*/)?(gpt-|chatgpt-|o[0-9](-|$)|codex-|text-embedding-)", re.I),
 }
+_GENERATION = re.compile(r"(gpt-[0-9]{1,3})(?![0-9])")
 _STATES_COST = frozenset({"openrouter"})
 """Providers whose answers state the cost, which then counts (G-197)."""
 
@@ -225,9 +227,9 @@ class PriceBook:
             return found
         at_its_own = _provider_by_url(secret.base_url)
         if at_its_own is not None:
-            return _dearest(at_its_own.id)
+            return _dearest(at_its_own.id, _generation(model))
         if _FAMILY[secret.provider].match(model):
-            return _dearest(secret.provider.value)
+            return _dearest(secret.provider.value, _generation(model))
         raise Forbidden(
             f"the price of model {model[:80]!r} at the endpoint of secret {secret.name!r} is not known, so it is not used",
             f"on the host, price it in US dollars per million tokens: "
@@ -279,14 +281,26 @@ def _reference_cost(provider: LibraryProvider, info: ModelInfo) -> Decimal:
     return info.calc_price(usage, provider).total_price
 
 
-@cache
-def _dearest(provider_id: str) -> LibraryPrice:
+def _generation(model: str) -> str:
+    """The family and number that begin a model's name, where a provider gives prices by them; else empty.
+
+    Without it a new member of a cheap generation would cost thirty times its price, as the dearest of all is a model of
+    long ago. A `pro` may cost more than all others of its generation, so none is assumed for it.
+    """
+    name = model.rpartition("/")[2].lower()
+    found = _GENERATION.match(name)
+    return "" if found is None or "pro" in re.split(r"[-.:]", name) else found[1]
+
+
+@lru_cache(maxsize=256)
+def _dearest(provider_id: str, generation: str = "") -> LibraryPrice:
     provider = _provider_by_id(provider_id)
     if provider is None:
         raise Forbidden(
             f"no price of provider {provider_id!r} is known", "use `corral price set` on the host"
         )
-    info = max(provider.models, key=lambda model: _reference_cost(provider, model))
+    of_it = [model for model in provider.models if generation and _generation(model.id) == generation]
+    info = max(of_it or provider.models, key=lambda model: _reference_cost(provider, model))
     return LibraryPrice(provider, info, assumed=True)
 
 

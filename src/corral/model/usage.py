@@ -20,7 +20,7 @@ class Tokens:
 class Usage:
     """One metered call. `cost` in micro-US-dollars, rounded up.
 
-    `assumed` marks a price that was not known for the model (its provider's dearest was taken) or counts that the
+    `assumed` marks a price that was not known for the model (the dearest of its kind was taken) or counts that the
     provider did not report.
     """
 

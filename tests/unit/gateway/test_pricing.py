@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import Forbidden
+from corral.gateway import pricing
 from corral.gateway.pricing import LibraryPrice, PriceBook, micro
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret
@@ -57,6 +58,28 @@ def test_an_unknown_model_costs_what_the_dearest_does(spec: SecretSpec) -> None:
     counts = Counts(input=10_000, output=10_000)
     for model in ("claude-sonnet-4-5", "claude-opus-4-1", "claude-fable-5"):
         assert price.cost(counts, "", NOW) >= book.price(spec, model).cost(counts, "", NOW)
+
+
+@pytest.mark.parametrize(
+    ("model", "generation"),
+    [("gpt-6.9-sol", "gpt-6"), ("gpt-5.99-codex", "gpt-5"), ("openai/gpt-6-new", "gpt-6")],
+)
+def test_a_new_model_costs_what_the_dearest_of_its_generation_does(model: str, generation: str) -> None:
+    """G-203: that of its provider is a model of long ago, at thirty times the price."""
+    book, counts = PriceBook(), Counts(input=10_000, output=10_000)
+    cost = book.price(OPENAI, model).cost(counts, "", NOW)
+    assert book.price(OPENAI, model).assumed
+    known = [item.id for item in pricing._provider_by_id("openai").models if item.id.startswith(generation)]  # type: ignore[union-attr]
+    costs = [book.price(OPENAI, name).cost(counts, "", NOW) for name in known if "pro" not in name.split("-")]
+    assert max(costs) == cost < book.price(OPENAI, "o1-pro").cost(counts, "", NOW)
+
+
+@pytest.mark.parametrize("model", ["gpt-6.9-pro", "gpt-99", "gpt-600", "o9", "gpt-oss-9"])
+def test_without_a_known_generation_it_is_the_dearest_of_all(model: str) -> None:
+    """G-203."""
+    assert PriceBook().price(OPENAI, model).cost(Counts(1000, 1000), "", NOW) == PriceBook().price(
+        OPENAI, "o1-pro"
+    ).cost(Counts(1000, 1000), "", NOW)
 
 
 def test_an_unknown_model_of_an_unknown_endpoint_is_refused_with_the_command() -> None:
