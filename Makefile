@@ -13,6 +13,7 @@ demo: setup
 	@scripts/demo
 
 test: setup lint
+	@tests/conformance/setup
 	$(BIN)/pytest
 
 # E2B's own SDKs against a daemon of this tree.
