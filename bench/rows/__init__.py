@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bench.figures import Row
-from bench.rows import create, egress, execs, files, fleet, life, llm, template
+from bench.rows import create, egress, execs, files, fleet, idle, life, llm, template
 from bench.stand import Stand
 
 GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
+    "idle": idle.rows,
     "create": create.rows,
     "exec": execs.rows,
     "fleet": fleet.rows,
