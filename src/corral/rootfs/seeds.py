@@ -9,7 +9,7 @@ What we do. btrfs gives a new inode the number after the highest that is in its 
 snapshot of a *seed*: an empty subvolume with one file of a high number. The seed is chosen above every number in the
 layers below, which the layers' records tell. A committed layer keeps the numbers that its sandbox gave, and they are above
 those of the layers that it was made over. A seed is made from the one before it by making and dropping as many files as
-it is to be higher, about 12 µs each, and kept.
+it is to be higher, about 12 µs each, and takes its place.
 
 Layers that the host fills start above all that there are, one after the other, since which of them will lie over which is
 not known yet.
@@ -26,20 +26,22 @@ _STEP = 2048
 
 
 def seed_above(inode: int, seeds: Path, scratch: Path) -> Path:
-    """A seed below `seeds`, named by its number, whose snapshots give numbers above `inode`; made by way of `scratch` if
-    there is none. One caller at a time. Raises OSError."""
-    made = sorted(int(entry.name) for entry in seeds.iterdir())
-    for number in made:
-        if number > inode:
-            return seeds / str(number)
-    if made:
-        btrfs.snapshot(seeds / str(made[-1]), scratch)
+    """The seed below `seeds`, named by its number, whose snapshots give numbers above `inode`; a higher one takes its
+    place, made by way of `scratch`, where it is too low. One caller at a time, until the seed has been used. Raises
+    OSError."""
+    former = max((int(entry.name) for entry in seeds.iterdir()), default=0)
+    if former > inode:
+        return seeds / str(former)
+    if former:
+        btrfs.snapshot(seeds / str(former), scratch)
         (scratch / MARK).unlink()
     else:
         btrfs.create_subvolume(scratch)
         scratch.chmod(0o711)
     place = seeds / str(_climb(scratch, inode + _STEP))
     scratch.rename(place)
+    if former:
+        btrfs.delete_subvolume(seeds / str(former))
     return place
 
 

@@ -245,7 +245,8 @@ class RootStore:
     def _tidy(self) -> None:
         for folder in (self._layers, self._sandboxes, self._spools, self._seeds, self._tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
-        for leftover in self._tmp.iterdir():
+        seeds = sorted(self._seeds.iterdir(), key=lambda seed: int(seed.name))
+        for leftover in (*self._tmp.iterdir(), *seeds[:-1]):
             self._opened.volumes.remove(leftover)
         self._opened.volumes.sweep(self.root)
 
@@ -300,8 +301,7 @@ class RootStore:
             self._opened.volumes.create(fresh)
         else:
             with self._seeding:
-                seed = seed_above(above, self._seeds, self._temporary())
-            self._opened.volumes.copy(seed, fresh)
+                self._opened.volumes.copy(seed_above(above, self._seeds, self._temporary()), fresh)
 
     def _top(self, layers: Iterable[LayerDigest]) -> int:
         return max((read_record(self._layer_dir(layer)).top for layer in layers), default=0)
