@@ -83,6 +83,7 @@ def _idle(title: str, ours: _Memory, bare: _Memory, budget: float | None = None)
         budget=budget,
         remark=(
             f"over {ours.n} sandboxes. Kernel: what it cannot take back (slab, stacks, page tables, per-CPU); caches are not "
-            "counted. Processes: pages that several share are divided among them. A bare container has a network namespace too, but no pair of them."
+            "counted. Processes: pages that several share are divided among them. A bare container has one network "
+            "namespace, not a pair."
         ),
     )
