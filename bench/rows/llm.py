@@ -79,8 +79,9 @@ def _latency(loads: dict[str, Load]) -> Row:
         parts=(without,),
         budget=0.7,
         remark=(
-            "one connection, 2 KB in, 3 KB out; medians through a gateway minus the median without one. nginx swaps a header and "
-            "looks at nothing; the gateway checks the token, sets the call's price aside in its budgets, reads the usage and writes the ledger."
+            "one connection, 2 KB in, 3 KB out; medians through a gateway minus the median without one. nginx swaps a header "
+            "and looks at nothing. The gateway checks the token, has the engine set the call's price aside in the ledger, which "
+            "is most of the time, and reads the usage."
         ),
     )
 
