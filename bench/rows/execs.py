@@ -26,8 +26,8 @@ def rows(stand: Stand) -> Iterator[Row]:
         budget=4,
         bounds={docker.who: 0.1, runc.who: 0.5},
         remark=(
-            "one HTTP request over the unix socket; PID 1 of the sandbox starts the command, so no runtime is called. Output "
-            "goes to a file first, so that it outlives the daemon, which costs a part of it."
+            "one HTTP request over the unix socket; PID 1 of the sandbox starts the command, so no runtime is "
+            "called."
         ),
     )
     if stand.runsc:
@@ -35,7 +35,7 @@ def rows(stand: Stand) -> Iterator[Row]:
             "exec round trip by API, gVisor",
             Figure.of("Corral SDK", "ms", _corral(stand, Isolation.GVISOR, n)),
             (docker, runc),
-            remark="the fork and the exec are those of gVisor's kernel in user space.",
+            remark=("several times slower than with runc; where the time goes has not been looked into."),
         )
     yield _by_cli(stand, docker, slow)
 

@@ -74,9 +74,9 @@ def _burst(bare: list[float], dressed: list[float], ours: list[float]) -> Row:
         (yardstick, *others),
         bounds={yardstick.who: 1.5},
         remark=(
-            "CPU decides: a bare container costs about 26 ms of it, a sandbox about 55. Of the difference, 8 ms are runc's own "
-            "for seccomp profile and user namespace (a full run measures that apart), 16 the daemon's (quota, overlay, "
-            "network with gateway, records, a command in each), 4 the client's on the same cores."
+            "Corral's figure includes a command in each sandbox, and overlay, quota, network with gateway and "
+            "records. The second yardstick, of a full run, is runc with a sandbox's own configuration. The client "
+            "runs on the same cores."
         ),
     )
 

@@ -18,7 +18,6 @@ def rows(stand: Stand) -> Iterator[Row]:
             "base template, from nothing",
             Figure.single("corral template build base", "s", stand.build_seconds),
             remark=(
-                "measured once, when the bench's data directory was made; most of it is mmdebstrap fetching and unpacking "
-                "packages, so it depends on the mirror. There is no yardstick: anybody has to fetch the same packages."
+                "measured once, when the bench's data directory was made, with the downloads. It has no yardstick."
             ),
         )
