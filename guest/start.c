@@ -77,7 +77,9 @@ static _Noreturn void run_child(const struct process *p, const struct ends *ends
 	sigset_t none;
 	struct rlimit files = own_files;
 	sigemptyset(&none);
-	signal(SIGPIPE, SIG_DFL);
+	/* Whoever started the daemon may have had signals ignored, as a shell does for what it puts in the background. */
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
 	setrlimit(RLIMIT_NOFILE, &files);

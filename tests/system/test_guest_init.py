@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -323,6 +324,18 @@ async def test_terminal_input_interrupt_and_end(box: Guest) -> None:
     await until(live, lambda: live.report is not None)
     await box.session.feed(live, b"\x03")
     assert (await box.finish(live))[0] == 130
+
+
+async def test_signals_that_the_daemons_starter_ignored_are_not_ignored_inside(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        async with running_guest(tmp_path) as box:
+            code, out, _ = await box.run("grep", "SigIgn", "/proc/self/status")
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    assert (code, out.split()) == (0, [b"SigIgn:", b"0000000000000000"])
 
 
 async def test_terminal_belongs_to_its_user_and_interactive_shell_returns(box: Guest) -> None:
