@@ -147,5 +147,7 @@ class ConfigFile:
 
     def _write(self) -> None:
         temporary = self._path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(0o600)
         temporary.write_text(json.dumps(self.get(), indent=2) + "\n")
         temporary.replace(self._path)
