@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from corral.engine.budgets import Budgets
-from corral.engine.ports import Driver, GuestFiles, Progress
+from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
@@ -73,8 +73,6 @@ class Engine:
         """The last requests of a sandbox that were refused, newest last, and how each could be allowed."""
         return self.recent_denials(self.sandboxes.get(tenant, ref).id)
 
-    async def checkpoint(
-        self, tenant: TenantId, ref: str, name: str, progress: Progress | None = None
-    ) -> Template:
+    async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
         """A template of a sandbox's files as they are now; a running sandbox is frozen for that moment."""
         return await self.sandboxes.checkpoint(tenant, ref, name)

@@ -5,8 +5,6 @@ came in on belongs to one box, and that is its identity (G-10, G-19).
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ from corral.gateway.names import NameTable
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.policy.egress import Allowed, Decision, Denied, decide
+from corral.policy.tokens import token_matches
 from corral.wire.link import Attach, AuditRecord
 
 _log = logging.getLogger(__name__)
@@ -54,8 +53,7 @@ class Box:
 
     def has_token(self, token: str) -> bool:
         """Whether `token` is the one of this sandbox's grant, compared in constant time (G-16, G-19)."""
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-        return hmac.compare_digest(digest, self._token_hash)
+        return token_matches(token, self._token_hash)
 
     def decide(self, host: str, port: int) -> Decision:
         """What the policy says to a canonical host and port."""

@@ -95,7 +95,6 @@ _SYS_FSMOUNT = 432
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 
-_FSCONFIG_SET_FLAG = 0
 _FSCONFIG_SET_STRING = 1
 _FSCONFIG_SET_FD = 5
 _FSCONFIG_CMD_CREATE = 6
@@ -242,11 +241,6 @@ def _fsconfig(fd: int, command: int, key: str | None, value: bytes | None, aux: 
 def fsconfig_set_string(fd: int, key: str, value: Path) -> None:
     """Set an option to a string of at most 255 bytes."""
     _fsconfig(fd, _FSCONFIG_SET_STRING, key, _bytes(value), 0)
-
-
-def fsconfig_set_flag(fd: int, key: str) -> None:
-    """Set an option without a value."""
-    _fsconfig(fd, _FSCONFIG_SET_FLAG, key, None, 0)
 
 
 def fsconfig_set_fd(fd: int, key: str, value: int) -> None:

@@ -19,11 +19,6 @@ class Isolation(StrEnum):
     CONTAINER = "container"
     GVISOR = "gvisor"
 
-    @property
-    def rank(self) -> int:
-        """Position in the order of strength; larger is stronger."""
-        return list(Isolation).index(self)
-
 
 class Expiry(StrEnum):
     """What happens to a sandbox at the end of its time to live."""

@@ -62,9 +62,3 @@ class WatchEvent(PathText):
     """A change below a watched directory (event `change`)."""
 
     kind: str = Field(description="`create`, `write`, `remove`, `rename` or `chmod`.")
-
-
-class Unpacked(Reply):
-    """An archive was unpacked."""
-
-    bytes: int

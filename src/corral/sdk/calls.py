@@ -1,7 +1,6 @@
 """The native API's requests, as operations. Each function is one route; both clients bind all of them."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -34,11 +33,6 @@ def url(*parts: str | int, **query: str | bytes | int | Sequence[str] | None) ->
     path = "/v1/" + "/".join(quote(str(part), safe="") for part in parts)
     given = {key: value for key, value in query.items() if value is not None}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
-
-
-def path_bytes(path: str | os.PathLike[str]) -> bytes:
-    """A guest's path as it travels."""
-    return os.fsencode(path)
 
 
 def get(path: str) -> Request:
