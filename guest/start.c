@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -74,12 +75,22 @@ static bool open_terminal(struct process *p, struct ends *ends)
 /* Put the child's ends at 0, 1 and 2. None of them is below 3, for PID 1 has those open. */
 static _Noreturn void run_child(const struct process *p, const struct ends *ends, int report)
 {
+	/* As the kernel reads it: zero is the default action. */
+	static const struct {
+		void *handler;
+		unsigned long flags;
+		void *restorer;
+		uint64_t mask;
+	} by_default;
 	sigset_t none;
 	struct rlimit files = own_files;
 	sigemptyset(&none);
-	/* Whoever started the daemon may have had signals ignored, as a shell does for what it puts in the background. */
+	/*
+	 * Whoever started the daemon may have had signals ignored, as a shell does for what it puts in the background.
+	 * By the system call itself, for a libc keeps some real-time signals to itself and refuses them here.
+	 */
 	for (int number = 1; number < NSIG; number++)
-		signal(number, SIG_DFL);
+		syscall(SYS_rt_sigaction, number, &by_default, NULL, sizeof by_default.mask);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
 	setrlimit(RLIMIT_NOFILE, &files);

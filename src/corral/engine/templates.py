@@ -112,10 +112,16 @@ class Templates:
 
     @contextlib.asynccontextmanager
     async def holding_layers(self) -> AsyncIterator[None]:
-        """Within it no layer is removed: a new one is not in use until its template is in the store."""
+        """Within it no layer is removed: a new one is not in use until its template is in the store.
+
+        What a failure leaves without a template is removed.
+        """
         self._holders += 1
         try:
             yield
+        except BaseException:
+            self._prune_wanted = True
+            raise
         finally:
             self._holders -= 1
             await self._prune()
@@ -136,8 +142,10 @@ class Templates:
         parent: Template | None = None,
     ) -> Template:
         for former in await self._store.templates(tenant):
-            if former.name == name and former.layers == layers and former.config == config:
-                return former
+            if former.name == name:
+                if former.layers == layers and former.config == config:
+                    return former
+                self._prune_wanted = True  # it is replaced
         template = Template(
             id=TemplateId(randomness.token_hex(8)),
             tenant=tenant,

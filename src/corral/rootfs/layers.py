@@ -25,8 +25,6 @@ class LayerStore:
         self._scratch = data_dir / "scratch"
         self._making = asyncio.Lock()
         self._base: tuple[LayerDigest, ...] | None = None
-        # Made, but perhaps not yet in any row: a prune must not take them away from who has just asked for them.
-        self._fresh: set[LayerDigest] = set()
 
     async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
         """Layers of the `base` image of this version of Corral, built where they are missing."""
@@ -35,16 +33,13 @@ class LayerStore:
             async with self._making:
                 base = self._known_base() or await build_base(self._store, self._index, progress)
         self._base = base
-        self._fresh.update(base)
         return base
 
     async def image(self, reference: str, progress: Progress) -> ImportedImage:
         """Layers and configuration of an OCI image pulled from a registry."""
         async with self._making:
             await asyncio.to_thread(self._make_scratch)
-            image = await import_image(self._store, self._index, self._scratch, reference, progress)
-            self._fresh.update(image.layers)
-            return image
+            return await import_image(self._store, self._index, self._scratch, reference, progress)
 
     async def size(self, layer: LayerDigest) -> int:
         """Bytes of a layer."""
@@ -53,8 +48,7 @@ class LayerStore:
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Remove layers that are not in `keep`; bytes freed. Those of the `base` image stay, even if no row names them."""
         async with self._making:
-            self._fresh -= keep
-            return await asyncio.to_thread(self._prune, keep | self._fresh | self._base_layers())
+            return await asyncio.to_thread(self._prune, keep | self._base_layers())
 
     def _known_base(self) -> tuple[LayerDigest, ...] | None:
         if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):

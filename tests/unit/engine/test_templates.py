@@ -1,0 +1,97 @@
+"""Layers go with the last template that names them, and not while one is being made."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from corral.engine.ports import ImportedImage
+from corral.engine.templates import Templates
+from corral.errors import UpstreamFailed
+from corral.model.ids import DEFAULT_TENANT, LayerDigest
+from corral.store.store import SqlStore
+
+ONE, TWO = LayerDigest("sha256:" + "1" * 64), LayerDigest("sha256:" + "2" * 64)
+
+
+@dataclass
+class KeptLayers:
+    """A store of layers that holds what was made and not pruned."""
+
+    next: LayerDigest = ONE
+    kept: set[LayerDigest] = field(default_factory=set)
+
+    async def base(self, progress: object) -> tuple[LayerDigest, ...]:
+        raise NotImplementedError
+
+    async def image(self, reference: str, progress: object) -> ImportedImage:
+        self.kept.add(self.next)
+        return ImportedImage((self.next,), {}, "", "", "sha256:" + "d" * 64)
+
+    async def size(self, layer: LayerDigest) -> int:
+        return 1
+
+    async def prune(self, keep: set[LayerDigest]) -> int:
+        self.kept &= keep
+        return 0
+
+
+@pytest.fixture
+def layers() -> KeptLayers:
+    return KeptLayers()
+
+
+class _Clock:
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def templates(layers: KeptLayers, tmp_path: Path) -> AsyncIterator[Templates]:
+    async def no_agent(*_: object) -> LayerDigest:
+        raise NotImplementedError
+
+    store = await SqlStore.open(f"sqlite:///{tmp_path}/db", tmp_path / "key")
+    await store.tenant(DEFAULT_TENANT)
+    yield Templates(store, layers, _Clock(), no_agent)
+    await store.close()
+
+
+def silent(_: str) -> None:
+    pass
+
+
+async def test_the_layers_of_a_removed_template_go_at_once(templates: Templates, layers: KeptLayers) -> None:
+    await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    assert layers.kept == {ONE}
+    await templates.remove(DEFAULT_TENANT, "mine")
+    assert layers.kept == set()
+
+
+async def test_the_layers_of_a_replaced_template_go_at_once(templates: Templates, layers: KeptLayers) -> None:
+    await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    layers.next = TWO
+    await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    assert layers.kept == {TWO}
+
+
+async def test_layers_whose_template_could_not_be_kept_go_at_once(
+    templates: Templates, layers: KeptLayers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: LayerDigest) -> int:
+        raise UpstreamFailed("no room", "make room")
+
+    monkeypatch.setattr(layers, "size", full)
+    with pytest.raises(UpstreamFailed):
+        await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    assert layers.kept == set()
+
+
+async def test_nothing_goes_while_layers_are_held(templates: Templates, layers: KeptLayers) -> None:
+    await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    async with templates.holding_layers():
+        await templates.remove(DEFAULT_TENANT, "mine")
+        assert layers.kept == {ONE}
+    assert layers.kept == set()
