@@ -327,8 +327,9 @@ class Store(Protocol):
     async def set_spec(self, spec: SandboxSpec) -> None:
         """Update what may change of a spec: time to live and egress policy."""
 
-    async def remove_sandbox(self, sandbox: SandboxId) -> None:
-        """Remove it, its grant and its caps. Its usage stays. Idempotent."""
+    async def remove_sandbox(self, sandbox: SandboxId) -> bool:
+        """Remove it, its grant and its caps; whether a template that was kept for it alone went with it. Its usage
+        stays. Idempotent."""
 
     async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
         """All, oldest first, of one tenant or of all."""

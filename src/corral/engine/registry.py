@@ -124,14 +124,15 @@ class Registry:
         self._remember(changed)
         return changed
 
-    async def drop(self, sandbox: SandboxId) -> None:
-        """Forget a sandbox of which nothing is left."""
-        await self._store.remove_sandbox(sandbox)
+    async def drop(self, sandbox: SandboxId) -> bool:
+        """Forget a sandbox of which nothing is left; whether a template that was kept for it alone went with it."""
+        last = await self._store.remove_sandbox(sandbox)
         gone = self._sandboxes.pop(sandbox, None)
         self._locks.pop(sandbox, None)
         if gone is not None:
             self._names.pop((gone.spec.tenant, gone.spec.name), None)
             self._events.publish(gone.with_state(State.GONE, self._clock.now(), gone.reason))
+        return last
 
     def _remember(self, sandbox: Sandbox) -> None:
         self._sandboxes[sandbox.id] = sandbox

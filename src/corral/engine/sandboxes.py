@@ -330,7 +330,8 @@ class Sandboxes:
         await self._gateway.detach(sandbox)
         await self._driver.remove(sandbox)
         await self._on_down(sandbox)
-        await self._registry.drop(sandbox)
+        if await self._registry.drop(sandbox):
+            await self._templates.prune()
 
     async def _failed_start(self, sandbox: SandboxId, reason: str) -> None:
         await self._take_down(sandbox, 0)

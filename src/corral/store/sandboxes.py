@@ -131,15 +131,14 @@ def _found(rows: int, spec: SandboxSpec) -> None:
         raise NotFound(f"there is no sandbox {spec.name!r}")
 
 
-def remove(db: Connection, sandbox: SandboxId) -> None:
-    """Remove a sandbox with its grant and its caps, and its template if that was kept for it alone."""
+def remove(db: Connection, sandbox: SandboxId) -> bool:
+    """Remove a sandbox with its grant and its caps, and its template if that was kept for it alone: whether it was."""
     which = {"sandbox_id": sandbox}
     template = db.scalar(_TEMPLATE_OF, which)
     db.execute(_REMOVE_GRANT, which)
     budgets.drop_caps(db, sandbox)
     db.execute(_REMOVE, which)
-    if template is not None:
-        templates.forget_unused(db, template)
+    return template is not None and templates.forget_unused(db, template)
 
 
 def select_all(db: Connection, tenant: TenantId | None) -> list[Sandbox]:

@@ -86,9 +86,11 @@ class SqlStore:
         """Update what may change of a spec: time to live and egress policy. Raises NotFound."""
         await self._database.run(sandboxes.set_spec, spec)
 
-    async def remove_sandbox(self, sandbox: SandboxId) -> None:
-        """Remove it, its grant and its caps. Its usage and its audit records stay. Idempotent."""
-        await self._database.run(sandboxes.remove, sandbox)
+    async def remove_sandbox(self, sandbox: SandboxId) -> bool:
+        """Remove it, its grant and its caps; whether a template that was kept for it alone went with it. Its usage and
+        its audit records stay. Idempotent.
+        """
+        return await self._database.run(sandboxes.remove, sandbox)
 
     async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
         """All, oldest first, of one tenant or of all."""

@@ -58,9 +58,9 @@ def _retire(db: Connection, which: ColumnElement[bool]) -> None:
     db.execute(delete(_templates).where(which, not_(_in_use)))
 
 
-def forget_unused(db: Connection, template: TemplateId) -> None:
-    """Delete it if it is neither offered nor used."""
-    db.execute(_FORGET, {"template": template})
+def forget_unused(db: Connection, template: TemplateId) -> bool:
+    """Delete it if it is neither offered nor used: whether it was."""
+    return db.execute(_FORGET, {"template": template}).rowcount > 0
 
 
 def exists(db: Connection, template: TemplateId) -> bool:

@@ -207,6 +207,10 @@ class FakeLayers:
 
     BASE = LayerDigest("sha256:" + "b" * 64)
 
+    def __init__(self) -> None:
+        self.kept: set[LayerDigest] = set()
+        """What the last prune was to keep."""
+
     async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
         """The layer."""
         return (self.BASE,)
@@ -220,5 +224,6 @@ class FakeLayers:
         return 1
 
     async def prune(self, keep: set[LayerDigest]) -> int:
-        """Nothing goes."""
+        """Nothing goes; what was to stay is noted."""
+        self.kept = keep
         return 0

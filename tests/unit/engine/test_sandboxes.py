@@ -40,6 +40,7 @@ class World:
     gateway: FakeGateway
     clock: _Clock
     tasks: TaskOwner
+    layers: FakeLayers = field(default_factory=FakeLayers)
     failing_provision: bool = False
     stored: list[State] = field(default_factory=list)
     """States that a crash in the middle of each provision would have left in the store."""
@@ -74,7 +75,7 @@ class World:
             store=self.store,
             driver=self.driver,
             gateway=self.gateway,
-            templates=Templates(self.store, FakeLayers(), self.clock, no_agent),
+            templates=Templates(self.store, self.layers, self.clock, no_agent),
             registry=registry,
             events=events,
             clock=self.clock,
@@ -293,6 +294,17 @@ async def test_checkpoint_thaws_whatever_happens(world: World) -> None:
     with pytest.raises(CorralError):
         await engine.checkpoint(DEFAULT_TENANT, "one", "mark2")
     assert world.driver.state[sandbox.id] is DriverStatus.RUNNING
+
+
+async def test_layers_of_a_removed_template_go_with_its_last_sandbox(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    layer = (await engine.checkpoint(DEFAULT_TENANT, "one", "mark")).layers[-1]
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="two", template="mark"))
+    await engine._templates.remove(DEFAULT_TENANT, "mark")
+    assert world.layers.kept == {FakeLayers.BASE, layer}
+    await engine.remove(DEFAULT_TENANT, "two")
+    assert world.layers.kept == {FakeLayers.BASE}
 
 
 @pytest.mark.parametrize(("name", "error"), [("base", Conflict), ("No Name", InvalidInput)])
