@@ -10,6 +10,7 @@ from corral.cli.app import App, pass_app
 from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
+from corral.model.secrets import Provider
 
 # -- templates ----------------------------------------------------------------------------------------------------
 
@@ -134,8 +135,12 @@ Examples:
   corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt""",
 )
 @click.argument("name")
-@click.option("--provider", type=click.Choice(["anthropic", "openai"]), help="Default: told from NAME.")
-@click.option("--base-url", metavar="URL", help="Where the model API is. Default: the provider's own.")
+@click.option(
+    "--provider", type=click.Choice([item.value for item in Provider]), help="Default: told from NAME."
+)
+@click.option(
+    "--base-url", metavar="URL", help="Where the model API or git host is. Default: the provider's own."
+)
 @click.option("--from-env", metavar="VARIABLE", help="Take the value from this variable of yours.")
 @json_option
 @pass_app

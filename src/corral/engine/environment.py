@@ -52,4 +52,12 @@ def provider_environment(secrets: Sequence[SecretInfo], token: Secret) -> dict[s
             case Provider.OPENAI:
                 env.setdefault("OPENAI_BASE_URL", f"{url}/v1")
                 env.setdefault("OPENAI_API_KEY", token.reveal())
+            case Provider.GEMINI:
+                env.setdefault("GOOGLE_GEMINI_BASE_URL", url)
+                env.setdefault("GEMINI_API_KEY", token.reveal())
+            case Provider.OPENROUTER:
+                env.setdefault("OPENROUTER_BASE_URL", f"{url}/v1")
+                env.setdefault("OPENROUTER_API_KEY", token.reveal())
+            case Provider.GITHUB | Provider.GITLAB | Provider.GIT:
+                continue
     return env

@@ -10,11 +10,17 @@ from corral.model.secrets import Provider, Secret, SecretInfo
 DEFAULT_BASE_URLS = {
     Provider.ANTHROPIC: "https://api.anthropic.com",
     Provider.OPENAI: "https://api.openai.com",
+    Provider.GEMINI: "https://generativelanguage.googleapis.com",
+    Provider.OPENROUTER: "https://openrouter.ai/api/v1",
+    Provider.GITHUB: "https://github.com",
+    Provider.GITLAB: "https://gitlab.com",
 }
 
 
 def check_base_url(url: str) -> str:
-    """`url` without a trailing slash or version suffix, or InvalidInput: http(s), a host, no user, query or fragment."""
+    """`url` without a trailing slash, or InvalidInput: http(s), a host, no user, query or fragment. A path that is the
+    version alone (`/v1`) is left out: the gateway writes it again.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -27,7 +33,8 @@ def check_base_url(url: str) -> str:
         raise InvalidInput(
             f"base URL {url[:200]!r} is not valid", "give https://host[:port][/path], nothing more"
         )
-    return url.rstrip("/").removesuffix("/v1")
+    trimmed = url.rstrip("/")
+    return trimmed.removesuffix("/v1") if parts.path.strip("/") == "v1" else trimmed
 
 
 class Secrets:
@@ -48,11 +55,11 @@ class Secrets:
     ) -> SecretInfo:
         """Add or replace a secret; running sandboxes use the new value from their next request on.
 
-        `provider` is taken from the name where that is a provider's (`anthropic`, `openai`). Raises InvalidInput.
+        `provider` is taken from the name where that is a provider's (`anthropic`, `github`). Raises InvalidInput.
         """
         check_name(name, "secret name")
         provider = provider or _provider_named(name)
-        url = check_base_url(base_url) if base_url else DEFAULT_BASE_URLS[provider]
+        url = check_base_url(base_url) if base_url else _default_url(provider)
         info = await self._store.put_secret(
             OpenedSecret(tenant, name, provider, url, value), self._clock.now()
         )
@@ -107,6 +114,14 @@ class Prices:
     async def list(self) -> list[ModelPrice]:
         """All operator's prices."""
         return await self._store.prices()
+
+
+def _default_url(provider: Provider) -> str:
+    if provider not in DEFAULT_BASE_URLS:
+        raise InvalidInput(
+            f"a secret of provider {provider} needs the host that it is for", "add --base-url https://HOST"
+        )
+    return DEFAULT_BASE_URLS[provider]
 
 
 def _provider_named(name: str) -> Provider:

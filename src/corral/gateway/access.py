@@ -1,17 +1,15 @@
-"""Who calls a model API, what for, and how the call is addressed upstream. All functions are pure.
+"""Who calls a model API, and in which header fields the call goes upstream. All functions are pure.
 
 A client holds the sandbox's token where it would hold a key, so the token comes in whatever place the
 client's SDK puts keys; upstream the real key goes to the one place that the provider documents.
 """
 
-import re
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
+from corral.gateway.endpoints import KEY_PARAMETERS, parameter
 from corral.model.secrets import Provider
-from corral.wire.usage import Api
 
 _KEY_FIELDS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 _ACCOUNT_FIELDS = frozenset(
@@ -25,71 +23,17 @@ _ACCOUNT_FIELDS = frozenset(
         "forwarded",
         "x-forwarded-for",
         "x-real-ip",
+        # What makes a server see another request than the one that was judged (G-60), or leave the usage out.
+        "x-http-method-override",
+        "x-http-method",
+        "x-method-override",
+        "x-goog-fieldmask",
+        "x-goog-request-params",
+        "x-goog-iam-authorization-token",
     }
 )
 _OAUTH_PREFIX = "sk-ant-oat"
 _OAUTH_BETA = "oauth-2025-04-20"
-_KEY_PARAMETERS = frozenset({"key", "api_key"})
-_VERSION = re.compile(r"^(v1/)+")
-_MODEL_PATH = re.compile(r"models(/[A-Za-z0-9._:@-]{1,256}(/[A-Za-z0-9._:@-]{1,256})?)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An endpoint that is open. `api` is how its usage is metered, or None where it is free."""
-
-    path: str
-    api: Api | None = None
-    has_body: bool = False
-
-
-_POST: dict[Provider, dict[str, Endpoint]] = {
-    Provider.ANTHROPIC: {
-        "messages": Endpoint("messages", Api.ANTHROPIC_MESSAGES, has_body=True),
-        "messages/count_tokens": Endpoint("messages/count_tokens", has_body=True),
-    },
-    Provider.OPENAI: {
-        "chat/completions": Endpoint("chat/completions", Api.OPENAI_CHAT, has_body=True),
-        "responses": Endpoint("responses", Api.OPENAI_RESPONSES, has_body=True),
-        "embeddings": Endpoint("embeddings", Api.OPENAI_EMBEDDINGS, has_body=True),
-    },
-}
-
-
-def endpoint(provider: Provider, method: str, path: str) -> Endpoint | None:
-    """The open endpoint that a path below a secret's base URL means, or None (G-178, G-179, G-187).
-
-    `v1/` may be there, be doubled or be missing. Anything not spelled exactly like an endpoint is none.
-    """
-    rest = _VERSION.sub("", path)
-    if method == "POST":
-        return _POST[provider].get(rest)
-    if method in ("GET", "HEAD") and _MODEL_PATH.fullmatch(rest) and ".." not in rest:
-        return Endpoint(rest)
-    return None
-
-
-def open_endpoints(provider: Provider) -> str:
-    """What is open, for a refusal's text."""
-    posts = ", ".join(f"POST /v1/{path}" for path in _POST[provider])
-    return f"open are {posts}, GET /v1/models"
-
-
-def upstream_url(provider: Provider, base_url: str, open_endpoint: Endpoint, query: str) -> str:
-    """Where a call goes. OpenAI's base URLs include the version, Anthropic's do not; both are accepted
-    without.
-    """
-    base = base_url.rstrip("/")
-    if provider is Provider.ANTHROPIC:
-        base = base.removesuffix("/v1") + "/v1"
-    elif not urlsplit(base).path:
-        base += "/v1"
-    rest = "&".join(part for part in query.split("&") if part and _parameter(part) not in _KEY_PARAMETERS)
-    return f"{base}/{open_endpoint.path}" + (f"?{rest}" if rest else "")
-
-
-def _parameter(part: str) -> str:
-    return unquote_plus(part.partition("=")[0]).lower()
 
 
 def tokens(fields: Sequence[tuple[bytes, bytes]], query: str) -> set[str]:
@@ -106,7 +50,7 @@ def tokens(fields: Sequence[tuple[bytes, bytes]], query: str) -> set[str]:
         elif name == "sec-websocket-protocol":
             found |= _subprotocols(value)
     for part in query.split("&"):
-        if _parameter(part) in _KEY_PARAMETERS:
+        if parameter(part).lower() in KEY_PARAMETERS:
             found.add(unquote_plus(part.partition("=")[2]))
     return found - {""}
 
@@ -151,6 +95,8 @@ def upstream_fields(
         return _with_oauth_beta([*kept, ("Authorization", f"Bearer {key}")])
     if provider is Provider.ANTHROPIC:
         kept.append(("x-api-key", key))
+    elif provider is Provider.GEMINI:
+        kept.append(("x-goog-api-key", key))
     else:
         kept.append(("Authorization", f"Bearer {key}"))
     return kept

@@ -9,8 +9,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from corral.gateway import framing
-from corral.gateway.access import Endpoint
 from corral.gateway.box import Box
+from corral.gateway.endpoints import Endpoint
 from corral.gateway.forward import cut
 from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
 from corral.gateway.pricing import PriceBook
@@ -45,7 +45,8 @@ class Answer:
         self._call = call
         self._meter = self._new_meter(wanted.api, streamed=streamed) if wanted.api is not None else None
         self._strip = UsageChunkFilter() if strip_usage else None
-        self._streamed = streamed
+        self._events = streamed
+        self._in_pieces = wanted.streams
         self._redactor = Redactor(credential.forms, credential.spec.name)
         self._path = wanted.path
         self._method = ""
@@ -87,6 +88,9 @@ class Answer:
                 if streamed and self._passed():
                     upstream.close()
                     await response.write(self._end())
+                    if not self._events:
+                        cut(request)
+                        return response
                     await response.write_eof()
                     return response
             if data := self._last():
@@ -102,12 +106,14 @@ class Answer:
         """Read the answer as what it says it is: an error to a streamed call is not a stream, and some
         servers do not stream though asked.
         """
-        streamed = upstream.content_type == "text/event-stream"
-        if self._call is not None and self._meter is not None and streamed != self._streamed:
-            self._meter = self._new_meter(self._meter.api, streamed=streamed)
-        if not streamed:
+        events = upstream.content_type == "text/event-stream"
+        if self._call is not None and self._meter is not None and events != self._events:
+            self._meter = self._new_meter(self._meter.api, streamed=events)
+        self._events = events
+        if not events:
             self._strip = None
-        return streamed
+        # What the path makes a stream comes piece by piece, also as an array.
+        return events or (self._in_pieces and upstream.status == 200)
 
     def _headers(self, upstream: aiohttp.ClientResponse, coding: str) -> CIMultiDict[str]:
         dropped = _DROPPED | ({"content-length"} if coding or self._strip is not None else set())
@@ -150,6 +156,9 @@ class Answer:
             "although the provider was told its limit"
         )
         hint = "ask for less at a time, or report the provider's server"
+        if not self._events:
+            # Of an array there is no end that a client takes for an error but the end of its connection.
+            return self._last()
         return self._last() + error_event(self._meter.api, message, hint, reason="budget")
 
     def settle(self, prices: PriceBook) -> Usage | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import brotli  # type: ignore[import-untyped]  # it ships none
 import zstandard
 from aiohttp import StreamReader
 
@@ -22,7 +23,8 @@ INLINE = 128 * 1024
 """Bytes up to which a body is decoded and parsed at once; larger ones would hold up everybody and go to a
 thread.
 """
-CODINGS = ("gzip", "deflate", "zstd", "identity")
+CODINGS = ("gzip", "deflate", "br", "zstd", "identity")
+_DECODED_AT_ONCE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,39 @@ def decode(data: bytes, coding: str) -> bytes:
     if coding == "identity":
         return data
     try:
-        decoded = _zstd(data) if coding == "zstd" else _zlib(data, coding)
-    except (zlib.error, zstandard.ZstdError):
+        match coding:
+            case "zstd":
+                return _zstd(data)
+            case "br":
+                return _brotli(data)
+            case "gzip":
+                return _zlib(data, 31)
+            case _:
+                # What HTTP calls deflate has a header; some clients leave it out.
+                return _zlib(data, 15 if _has_zlib_header(data) else -15)
+    except (zlib.error, zstandard.ZstdError, brotli.error):
         raise InvalidInput(f"the request body is not valid {coding}", "send it uncompressed") from None
-    return decoded
 
 
-def _zlib(data: bytes, coding: str) -> bytes:
-    decoder = zlib.decompressobj(31 if coding == "gzip" else 15)
+def _has_zlib_header(data: bytes) -> bool:
+    return len(data) >= 2 and data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+
+
+def _brotli(data: bytes) -> bytes:
+    decoder = brotli.Decompressor()
+    decoded = bytearray(decoder.process(data, output_buffer_limit=_DECODED_AT_ONCE))
+    while not decoder.is_finished():
+        more = decoder.process(b"", output_buffer_limit=_DECODED_AT_ONCE)
+        decoded += more
+        if len(decoded) > MAX_BODY:
+            raise too_large()
+        if not more and decoder.can_accept_more_data():
+            raise brotli.error("incomplete")
+    return bytes(decoded)
+
+
+def _zlib(data: bytes, window: int) -> bytes:
+    decoder = zlib.decompressobj(window)
     decoded = decoder.decompress(data, MAX_BODY + 1)
     if len(decoded) > MAX_BODY:
         raise too_large()

@@ -19,10 +19,11 @@ from yarl import URL
 
 from corral.errors import CorralError, Forbidden, InvalidInput, TooLarge
 from corral.gateway import body, framing
-from corral.gateway.access import Endpoint, endpoint, open_endpoints, tokens, upstream_fields, upstream_url
+from corral.gateway.access import tokens, upstream_fields
 from corral.gateway.answer import Answer
 from corral.gateway.box import MAX_BUFFERED, Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
+from corral.gateway.endpoints import Endpoint, endpoint, open_endpoints, refusal, upstream_url
 from corral.gateway.forward import continue_if_asked
 from corral.gateway.metering import Call
 from corral.gateway.pricing import PriceBook
@@ -92,7 +93,7 @@ class ModelService:
         """Answer a request to `/s/…`."""
         name, _, rest = path.removeprefix("/s/").partition("/")
         credential = self._granted(self._box).get(name)
-        if credential is None:
+        if credential is None or not credential.spec.provider.is_model:
             self._box.note(
                 "llm", "denied", host=name, method=request.method, path=path, reason="no-such-secret"
             )
@@ -145,8 +146,7 @@ class ModelService:
         wanted = endpoint(spec.provider, request.method, rest)
         if wanted is None:
             raise _RefusedError(
-                403, f"{request.method} {rest[:200]} is not an open endpoint of {spec.name!r}",
-                open_endpoints(spec.provider), "endpoint-not-allowed",
+                403, refusal(spec.provider, request.method, rest), open_endpoints(spec.provider), "endpoint-not-allowed",
             )  # fmt: skip
         with _Buffered(self._box) as buffered:
             prepared = await self._prepare(request, spec, wanted, buffered)

@@ -42,13 +42,14 @@ def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
         "model_apis": [
             {"name": name, "api": found.spec.provider.value, "base_url": base_url(found.spec)}
             for name, found in sorted(secrets.items())
+            if found.spec.provider.is_model
         ],
     }
 
 
 def base_url(spec: SecretSpec) -> str:
     """The base URL that SDKs of the provider want."""
-    suffix = "/v1" if spec.provider is Provider.OPENAI else ""
+    suffix = "/v1" if spec.provider in (Provider.OPENAI, Provider.OPENROUTER) else ""
     return f"{_BASE}/s/{spec.name}{suffix}"
 
 

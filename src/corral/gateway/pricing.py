@@ -35,8 +35,13 @@ _PROBE = 1_000_000
 _FAMILY = {
     Provider.ANTHROPIC: re.compile(r"(.*[/.])?claude[-_.]", re.I),
     Provider.OPENAI: re.compile(r"(.*/)?(gpt-|chatgpt-|o[0-9](-|$)|codex-|text-embedding-)", re.I),
+    Provider.GEMINI: re.compile(r"(gemini|gemma|text-embedding)-", re.I),
+    Provider.OPENROUTER: re.compile(r"[^/]+/", re.I),
 }
-_GENERATION = re.compile(r"(gpt-[0-9]{1,3})(?![0-9])")
+_LIBRARY_ID = {Provider.GEMINI: "google"}
+_SUFFIX = re.compile(r":[a-z]+$")
+"""How OpenRouter shall route a call to a model; `:free` and the rest state their cost in the answer."""
+_GENERATION = re.compile(r"(gpt-[0-9]{1,3}|gemini-[0-9]{1,3}(?:\.[0-9]{1,3})?)(?![0-9])")
 _STATES_COST = frozenset({"openrouter"})
 """Providers whose answers state the cost, which then counts (G-197)."""
 
@@ -225,11 +230,12 @@ class PriceBook:
         found = self.known(secret, model)
         if found is not None:
             return found
+        family = _FAMILY[secret.provider]
         at_its_own = _provider_by_url(secret.base_url)
         if at_its_own is not None:
-            return _dearest(at_its_own.id, _generation(model))
-        if _FAMILY[secret.provider].match(model):
-            return _dearest(secret.provider.value, _generation(model))
+            return _dearest(at_its_own.id, _generation(model), family if family.match(model) else None)
+        if family.match(model):
+            return _dearest(_library_id(secret.provider), _generation(model), family)
         raise Forbidden(
             f"the price of model {model[:80]!r} at the endpoint of secret {secret.name!r} is not known, so it is not used",
             f"on the host, price it in US dollars per million tokens: "
@@ -242,7 +248,15 @@ class PriceBook:
         if spec is not None:
             return OperatorPrice(spec)
         provider = _provider_by_url(secret.base_url)
-        return _find(provider.id if provider is not None else secret.provider.value, model)
+        known = provider.id if provider is not None else _library_id(secret.provider)
+        found = _find(known, model)
+        if found is None and secret.provider is Provider.OPENROUTER:
+            found = _find(known, _SUFFIX.sub("", model))
+        return found
+
+
+def _library_id(provider: Provider) -> str:
+    return _LIBRARY_ID.get(provider, provider.value)
 
 
 @lru_cache(maxsize=256)
@@ -293,18 +307,19 @@ def _generation(model: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _dearest(provider_id: str, generation: str = "") -> LibraryPrice:
+def _dearest(provider_id: str, generation: str = "", family: re.Pattern[str] | None = None) -> LibraryPrice:
     provider = _provider_by_id(provider_id)
     if provider is None:
         raise Forbidden(
             f"no price of provider {provider_id!r} is known", "use `corral price set` on the host"
         )
     of_it = [model for model in provider.models if generation and _generation(model.id) == generation]
-    info = max(of_it or provider.models, key=lambda model: _reference_cost(provider, model))
+    akin = [model for model in provider.models if family is None or family.match(model.id)]
+    info = max(of_it or akin or provider.models, key=lambda model: _reference_cost(provider, model))
     return LibraryPrice(provider, info, assumed=True)
 
 
 def load() -> None:
     """Read the library's data and make the caches that every call needs, before the first call waits for it."""
-    for provider in Provider:
-        _dearest(provider.value)
+    for provider in _FAMILY:
+        _dearest(_library_id(provider))

@@ -100,8 +100,20 @@ def error_event(api: Api, message: str, hint: str, *, reason: str) -> bytes:
     elif api is Api.OPENAI_RESPONSES:
         name, body = "event: error\n", {"type": "error", "code": reason, "message": text, "param": None}
     else:
-        name, body = "", _error_body(Provider.OPENAI, 402, text, reason)
+        provider = Provider.GEMINI if api is Api.GEMINI else Provider.OPENAI
+        name, body = "", _error_body(provider, 402, text, reason)
     return f"\n\n{name}data: {json.dumps(body)}\n\n".encode()
+
+
+_GEMINI_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    402: "RESOURCE_EXHAUSTED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
 
 
 def _text(message: str, hint: str) -> str:
@@ -112,6 +124,9 @@ def _error_body(provider: Provider, status: int, text: str, reason: str) -> dict
     if provider is Provider.ANTHROPIC:
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": text}}
+    if provider is Provider.GEMINI:
+        known = _GEMINI_STATUS.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+        return {"error": {"code": status, "message": text, "status": known}}
     kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": text, "type": kind, "param": None, "code": reason}}
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from corral.errors import InvalidInput
+from corral.errors import Forbidden, InvalidInput
 from corral.gateway import body
-from corral.gateway.access import Endpoint
 from corral.gateway.box import Box
+from corral.gateway.endpoints import Endpoint
 from corral.gateway.metering import Call
 from corral.gateway.pricing import MAX_MODEL, PriceBook, is_free, worst_cost
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.secrets import Provider
 from corral.wire.bounds import bounds
+from corral.wire.gemini_bounds import gemini_bounds
 from corral.wire.link import SecretSpec
 from corral.wire.usage import Api, usage_option, with_fields
 
@@ -62,10 +63,12 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
     if wanted.api is None:
         return Prepared(data)
     value = parsed.value
-    model = _model(value.get("model"))
+    model = wanted.model or _model(value.get("model"))
+    _refuse_presets(terms.secret, model, value)
     prices = [terms.prices.price(terms.secret, name) for name in (model, *_alternatives(value))]
     free = all(is_free(price, terms.at) for price in prices)
-    found, changes = bounds(
+    within = gemini_bounds if wanted.api in (Api.GEMINI, Api.GEMINI_EMBEDDINGS) else bounds
+    found, changes = within(
         wanted.api,
         value,
         len(data),
@@ -73,10 +76,13 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
         context=max(_wide(terms.betas), *(price.context for price in prices)),
         output=None if free else terms.limits.output,
     )
-    streamed = value.get("stream") is True
+    streamed = wanted.streams or value.get("stream") is True
     option = usage_option(value) if streamed and wanted.api is Api.OPENAI_CHAT else {}
-    if changes or option:
-        data = with_fields(parsed.text, value, {**changes, **option}).encode()
+    asked = {**changes, **option}
+    if terms.secret.provider is Provider.OPENROUTER and wanted.api is Api.OPENAI_CHAT:
+        asked["usage"] = {"include": True}
+    if asked:
+        data = with_fields(parsed.text, value, asked).encode()
     call = Call(
         terms.box,
         terms.secret,
@@ -97,6 +103,15 @@ def _model(value: object) -> str:
     return value
 
 
+def _refuse_presets(spec: SecretSpec, model: str, value: Mapping[str, Any]) -> None:
+    """What OpenRouter keeps under a name may choose another model, tools and limits than are written here (G-180)."""
+    if spec.provider is Provider.OPENROUTER and ("@preset/" in model or value.get("preset") is not None):
+        raise Forbidden(
+            "presets are kept by the provider, which is not allowed here",
+            "name a model, and send what the preset says",
+        )
+
+
 def _alternatives(value: Mapping[str, Any]) -> list[str]:
     """Other models that the endpoint may run instead (G-180)."""
     others = value.get("models", [])
@@ -114,6 +129,8 @@ def _wide(betas: str) -> int:
 
 def _tiers(spec: SecretSpec, value: Mapping[str, Any]) -> tuple[str, ...]:
     """Service tiers that may be charged for."""
+    if spec.provider is Provider.GEMINI:
+        return ("",)
     if spec.provider is Provider.ANTHROPIC:
         return ("fast", "") if value.get("speed") is not None else ("",)
     return ("",) if value.get("service_tier") in (None, "default", "flex") else ("", "priority")

@@ -36,7 +36,7 @@ class Vault:
         hosts = {
             urlsplit(found.spec.base_url).hostname or ""
             for (owner, _), found in self._all.items()
-            if owner == tenant
+            if owner == tenant and found.spec.provider.is_model
         }
         return MODEL_HOSTS | frozenset(host for host in hosts - ruled if host and literal(host) is None)
 

@@ -58,10 +58,25 @@ class Secret:
 
 
 class Provider(StrEnum):
-    """A kind of model API: decides endpoints, header spellings, usage forms and prices."""
+    """What a secret opens: a model API, which decides endpoints, header spellings, usage forms and prices; or a git
+    host, which decides how the credential is written.
+    """
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
+    GEMINI = "gemini"
+    OPENROUTER = "openrouter"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    GIT = "git"
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a model API, which only the metered service reaches."""
+        return self in MODEL_PROVIDERS
+
+
+MODEL_PROVIDERS = frozenset({Provider.ANTHROPIC, Provider.OPENAI, Provider.GEMINI, Provider.OPENROUTER})
 
 
 @dataclass(frozen=True, slots=True)

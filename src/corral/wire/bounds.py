@@ -130,7 +130,7 @@ def _survey_tools(request: Mapping[str, Any], survey: _Survey) -> None:
                 "leave it out of `tools`, and use a tool inside the sandbox",
             )
         if kind.startswith(_SEARCH_TOOLS):
-            survey.searches += _limit(tool, "max_uses", _MAX_SEARCHES) or SEARCHES
+            survey.searches += number(tool, "max_uses", _MAX_SEARCHES) or SEARCHES
 
 
 def _survey_caches(value: object, survey: _Survey) -> None:
@@ -207,16 +207,16 @@ def _output(
 ) -> tuple[int, dict[str, Any]]:
     """The most tokens of output, and what is to be written into the request so that it is."""
     match api:
-        case Api.OPENAI_EMBEDDINGS:
+        case Api.OPENAI_EMBEDDINGS | Api.GEMINI_EMBEDDINGS | Api.GEMINI:
             return 0, {}
         case Api.ANTHROPIC_MESSAGES:
-            limit = _limit(request, "max_tokens", MAX_OUTPUT)
+            limit = number(request, "max_tokens", MAX_OUTPUT)
             if limit is None and default is not None:
                 raise InvalidInput("max_tokens: field required", "set `max_tokens`")
             return limit or 0, {}
         case Api.OPENAI_RESPONSES:
             changes: dict[str, Any] = {"store": False} if request.get("store") is None else {}
-            limit = _limit(request, "max_output_tokens", MAX_OUTPUT)
+            limit = number(request, "max_output_tokens", MAX_OUTPUT)
             if limit is None and default is not None:
                 limit = changes["max_output_tokens"] = min(default, known_limit(model))
             return limit or 0, changes
@@ -225,9 +225,9 @@ def _output(
 
 
 def _chat_output(request: Mapping[str, Any], model: str, default: int | None) -> tuple[int, dict[str, Any]]:
-    given = [_limit(request, name, MAX_OUTPUT) for name in ("max_completion_tokens", "max_tokens")]
+    given = [number(request, name, MAX_OUTPUT) for name in ("max_completion_tokens", "max_tokens")]
     limit = max((one for one in given if one is not None), default=None)
-    choices = _limit(request, "n", MAX_CHOICES) or 1
+    choices = number(request, "n", MAX_CHOICES) or 1
     changes: dict[str, Any] = {}
     if limit is None and default is not None:
         limit = changes[_limit_field(model)] = min(default, known_limit(model))
@@ -265,7 +265,8 @@ _LIMITS: tuple[tuple[tuple[str, ...], int], ...] = (
 )
 
 
-def _limit(request: Mapping[str, Any], name: str, most: int) -> int | None:
+def number(request: Mapping[str, Any], name: str, most: int) -> int | None:
+    """The number from 0 to `most` in a field, None where it is not there. Raises InvalidInput for anything else."""
     value = request.get(name)
     if value is None:
         return None

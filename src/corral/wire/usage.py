@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from corral.errors import TooLarge
+from corral.wire import gemini
 from corral.wire.sse import Blocks, Decoder, Event
 
 MAX_JSON = 64 * 1024 * 1024
@@ -31,6 +32,8 @@ class Api(StrEnum):
     OPENAI_CHAT = "openai-chat"
     OPENAI_RESPONSES = "openai-responses"
     OPENAI_EMBEDDINGS = "openai-embeddings"
+    GEMINI = "gemini"
+    GEMINI_EMBEDDINGS = "gemini-embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class UsageMeter:
         self.text = 0
         self._exact_after = exact_after
         self._decoder = Decoder() if streamed else None
+        # Gemini streams an array of answers to those who do not ask for events.
+        self._objects = gemini.Objects(MAX_JSON) if api is Api.GEMINI and not streamed else None
         self._body = bytearray()
         self._lost = False
         self.reading = Reading()
@@ -86,6 +91,8 @@ class UsageMeter:
             self._add_streamed(len(data))
         elif self._decoder is not None:
             self._feed_events(self._decoder, data)
+        elif self._objects is not None:
+            self._feed_objects(self._objects, data)
         elif len(self._body) + len(data) > MAX_JSON:
             self._lose(len(self._body) + len(data))
         else:
@@ -109,6 +116,35 @@ class UsageMeter:
         for event in events:
             self._take(event)
 
+    def _feed_objects(self, objects: gemini.Objects, data: bytes) -> None:
+        try:
+            found = objects.feed(data)
+        except TooLarge:
+            self._lose(len(data))
+            return
+        for item in found:
+            self._take_gemini(item, len(item))
+
+    def _take_gemini(self, data: str | bytes, size: int) -> None:
+        """One answer, or the next piece of one: each holds the counts so far, and the last one's hold (G-195)."""
+        value = _object(data)
+        if value is None:
+            return
+        if isinstance(model := value.get("modelVersion"), str) and model:
+            self.reading = replace(self.reading, model=model[:256])
+        self._add_streamed(max(1, size - _DELTA_FRAME))
+        if self._exact_after is not None and self.reading.streamed > self._exact_after:
+            self.text += gemini.text_size(value)
+        searches = max(self.reading.counts.web_searches, gemini.searches(value))
+        metadata = value.get("usageMetadata")
+        if isinstance(metadata, dict):
+            said = gemini.usage(metadata)
+            counts = Counts(said.input, said.output, said.cache_read, web_searches=searches)
+            candidates = list(gemini.mappings(value.get("candidates")))
+            ended = bool(candidates) and all(item.get("finishReason") for item in candidates)
+            complete = ended or self.reading.complete or bool(value.get("promptFeedback"))
+            self.reading = replace(self.reading, counts=counts, complete=complete, started=True)
+
     def _lose(self, size: int) -> None:
         """Go on by size alone: the response is too large to be read."""
         self._lost = True
@@ -124,6 +160,10 @@ class UsageMeter:
             self._add_streamed(len(body))
             return
         self.reading = replace(self.reading, started=True)
+        if self.api is Api.GEMINI_EMBEDDINGS:
+            metadata = gemini.mapping(value.get("usageMetadata"))
+            if said := gemini.usage(metadata).input:
+                self.reading = replace(self.reading, counts=Counts(input=said), complete=True)
         self._take_message(value, final=True)
         self._take_searches(value)
         if not self.reading.complete:
@@ -148,7 +188,7 @@ class UsageMeter:
         if usage.get("speed") == "fast":
             reading = replace(reading, tier="fast")
         if (cost := _dollars(usage.get("cost"))) is not None:
-            reading = replace(reading, cost=cost)
+            reading = replace(reading, cost=cost + _own_key_cost(usage))
         self.reading = reading
 
     def _take(self, event: Event) -> None:
@@ -159,7 +199,9 @@ class UsageMeter:
                 self._take_chat(event)
             case Api.OPENAI_RESPONSES:
                 self._take_responses(event)
-            case Api.OPENAI_EMBEDDINGS:
+            case Api.GEMINI:
+                self._take_gemini(event.data, len(event.data))
+            case Api.OPENAI_EMBEDDINGS | Api.GEMINI_EMBEDDINGS:
                 self._add_streamed(len(event.data))
             case _:
                 assert_never(self.api)
@@ -276,6 +318,14 @@ def _dollars(value: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return amount if amount.is_finite() and 0 <= amount < _MAX_COUNT else None
+
+
+def _own_key_cost(usage: Mapping[str, Any]) -> Decimal:
+    """What OpenRouter's upstream charges beside it, where a key of one's own for that is used."""
+    details = usage.get("cost_details")
+    if usage.get("is_byok") is not True or not isinstance(details, dict):
+        return Decimal(0)
+    return _dollars(details.get("upstream_inference_cost")) or Decimal(0)
 
 
 def _anthropic(usage: Mapping[str, Any], known: Counts) -> Counts:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.access import Endpoint, endpoint, tokens, upstream_fields, upstream_url
+from corral.gateway.access import tokens, upstream_fields
+from corral.gateway.endpoints import Endpoint, endpoint, upstream_url
 from corral.model.secrets import Provider
 
 ANTHROPIC, OPENAI = Provider.ANTHROPIC, Provider.OPENAI
+GEMINI, OPENROUTER = Provider.GEMINI, Provider.OPENROUTER
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,30 @@ ANTHROPIC, OPENAI = Provider.ANTHROPIC, Provider.OPENAI
         (OPENAI, "POST", "v1/realtime", None),
         (OPENAI, "POST", "v1/images/generations", None),
         (OPENAI, "POST", "", None),
+        (
+            GEMINI,
+            "POST",
+            "v1beta/models/gemini-3-flash:generateContent",
+            "v1beta/models/gemini-3-flash:generateContent",
+        ),
+        (GEMINI, "POST", "v1/models/gemini-3-flash:countTokens", "v1/models/gemini-3-flash:countTokens"),
+        (GEMINI, "POST", "v1/v1beta/models/g:streamGenerateContent", "v1beta/models/g:streamGenerateContent"),
+        (GEMINI, "POST", "models/g:embedContent", "v1beta/models/g:embedContent"),
+        (GEMINI, "GET", "v1beta/models", "v1beta/models"),
+        (GEMINI, "GET", "v1beta/models/g", "v1beta/models/g"),
+        (GEMINI, "POST", "v1beta/tunedModels/g:generateContent", None),
+        (GEMINI, "POST", "v1beta/models/g:batchGenerateContent", None),
+        (GEMINI, "POST", "v1beta/models/g:generatecontent", None),
+        (GEMINI, "POST", "v1beta/models/..:generateContent", None),
+        (GEMINI, "POST", "upload/v1beta/files", None),
+        (GEMINI, "GET", "v1beta/files", None),
+        (GEMINI, "POST", "v1beta/cachedContents", None),
+        (OPENROUTER, "POST", "api/v1/chat/completions", "chat/completions"),
+        (OPENROUTER, "POST", "v1/chat/completions", "chat/completions"),
+        (OPENROUTER, "GET", "v1/models", "models"),
+        (OPENROUTER, "POST", "v1/completions", None),
+        (OPENROUTER, "GET", "v1/key", None),
+        (Provider.GITHUB, "POST", "v1/messages", None),
     ],
 )
 def test_endpoints(provider: Provider, method: str, path: str, found: str | None) -> None:
@@ -52,6 +78,10 @@ def test_endpoints(provider: Provider, method: str, path: str, found: str | None
         (OPENAI, "https://api.openai.com/v1", "", "https://api.openai.com/v1/x"),
         (OPENAI, "https://api.openai.com", "a=1&API_KEY=t&b=%26", "https://api.openai.com/v1/x?a=1&b=%26"),
         (OPENAI, "https://h/api/paas/v4", "%6bey=t", "https://h/api/paas/v4/x"),
+        (OPENAI, "https://h/openai/v1", "", "https://h/openai/v1/x"),
+        (OPENROUTER, "https://openrouter.ai/api/v1", "", "https://openrouter.ai/api/v1/x"),
+        (OPENROUTER, "https://openrouter.ai", "", "https://openrouter.ai/v1/x"),
+        (GEMINI, "https://g", "alt=sse&key=t&fields=a&%24fields=a&quotaUser=u", "https://g/x?alt=sse"),
     ],
 )
 def test_upstream_urls(provider: Provider, base: str, query: str, url: str) -> None:
