@@ -168,6 +168,12 @@ async def doctor(caller: CallerDep) -> protocol.Doctor:
     return protocol.Doctor(checks=[protocol.Check.model_validate(check) for check in found])
 
 
+@router.get("/host", tags=["daemon"], responses=documented())
+async def host(caller: CallerDep) -> protocol.HostInfo:
+    """What this host can carry and carries: its resources, who waits for room, and what the tenant's sandboxes use."""
+    return shapes.host_info(await caller.engine.sandboxes.admission.overview(), caller.tenant)
+
+
 @router.get("/health", tags=["daemon"], responses=documented())
 async def health(request: Request, caller: CallerDep) -> protocol.Health:
     """Answers once the daemon can do its work."""

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
+from starlette.requests import Request
 
 from corral.api import shapes
 from corral.api.bodies import streamed
 from corral.api.context import CallerDep, RefPath
 from corral.api.failures import documented
-from corral.api.streams import Tell, event, progress_stream, stream, until_idle
+from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
 from corral.model.ids import check_labels
@@ -48,6 +49,8 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         repo=body.repo,
         branch=body.branch,
         budget=body.budget,
+        queue=body.queue,
+        queue_timeout=body.queue_timeout,
         progress=progress,
     )
 
@@ -60,7 +63,10 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
     responses={**documented(NoCapacity, DiskFull, Unsupported), **EVENT_STREAM},
 )
 async def create_sandbox(
-    caller: CallerDep, body: protocol.CreateSandbox, accept: Annotated[str, Header()] = ""
+    request: Request,
+    caller: CallerDep,
+    body: protocol.CreateSandbox,
+    accept: Annotated[str, Header()] = "",
 ) -> Response | protocol.SandboxInfo:
     """Make a sandbox and start it; a create that fails leaves nothing.
 
@@ -70,16 +76,17 @@ async def create_sandbox(
     if body.repo is not None and not body.repo.startswith("https://"):
         caller.check_host_path("a repository on the daemon's host", "give the https URL of a repository")
     if "text/event-stream" not in accept:
-        return shapes.sandbox_info(
-            await caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
-        )
+        work = caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
+        # Who waits in the queue and goes away waits no longer.
+        made = await (while_connected(request, work) if body.queue else work)
+        return shapes.sandbox_info(made)
 
-    async def work(tell: Tell) -> protocol.SandboxInfo:
+    async def told(tell: Tell) -> protocol.SandboxInfo:
         return shapes.sandbox_info(
             await caller.engine.sandboxes.create(caller.tenant, create_request(body, tell))
         )
 
-    return progress_stream(work)
+    return progress_stream(told)
 
 
 @router.get("/sandboxes", tags=["sandboxes"], responses=documented())

@@ -1,9 +1,12 @@
 """From the model's values to the protocol's shapes."""
 
+from corral.engine.admission import Overview
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
 from corral.model import events, process, sandbox, secrets, template, usage
 from corral.model.budget import Balance
+from corral.model.capacity import Resource
+from corral.model.ids import TenantId
 from corral.policy.budget import reached
 from corral.protocol import catalog, files, processes, sandboxes
 
@@ -199,4 +202,43 @@ def price_info(value: ModelPrice) -> catalog.PriceInfo:
         output=value.output,
         cache_read=value.cache_read,
         cache_write=value.cache_write,
+    )
+
+
+def host_info(value: Overview, tenant: TenantId) -> catalog.HostInfo:
+    """How the host stands, as a tenant may see it: others' sandboxes count, and have no names."""
+    return catalog.HostInfo(
+        resources=[
+            catalog.HostResource(
+                resource=line.resource,
+                total=line.total,
+                reserve=line.reserve,
+                used=line.used,
+                promised=line.promised,
+                expected=line.expected,
+                free=line.free,
+            )
+            for line in value.lines
+        ],
+        queue=[
+            catalog.HostWaiting(
+                place=item.place,
+                name=item.name if item.tenant == tenant else "",
+                seconds=item.seconds,
+                reason=item.reason,
+            )
+            for item in value.queue
+        ],
+        sandboxes=[
+            catalog.HostSandbox(
+                name=item.name,
+                state=item.state,
+                memory=int(item.used.get(Resource.MEMORY, 0)),
+                disk=int(item.used.get(Resource.DISK, 0)),
+                pids=int(item.used.get(Resource.PIDS, 0)),
+                idle=item.idle,
+            )
+            for item in value.holdings
+            if item.tenant == tenant
+        ],
     )

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("corral.cli.sandboxes:resume", "Let paused sandboxes go on."),
     "ttl": ("corral.cli.sandboxes:ttl", "Set when a sandbox ends."),
     "rm": ("corral.cli.sandboxes:remove", "Remove sandboxes with all that is in them."),
+    "top": ("corral.cli.host:top", "Show what the host carries, and who waits for room."),
     "exec": ("corral.cli.execute:exec_", "Run a command in a sandbox."),
     "shell": ("corral.cli.execute:shell", "Open a shell in a sandbox."),
     "attach": ("corral.cli.execute:attach", "Join the agent's terminal."),

@@ -65,6 +65,8 @@ def create_options(command: F) -> F:
         click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
         click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
         click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
+        click.option("--queue", is_flag=True, help="Wait in a fair queue if the host has no room for it."),
+        click.option("--queue-timeout", type=Duration(), help="Wait that long at most. Default: no end."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -90,6 +92,8 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
         "budget": values["budget"],
+        "queue": values["queue"] or values["queue_timeout"] is not None,
+        "queue_timeout": None if values["queue_timeout"] is None else max(1, int(values["queue_timeout"])),
     }
 
 
@@ -112,6 +116,7 @@ Examples:
   corral create --name box --memory 2G --ttl 1h
   corral create -n 10 -l job=42 --json
   corral create --isolation gvisor --allow example.org
+  corral create --memory 8G --queue --queue-timeout 10m
   corral create --repo . --branch auto"""
 )
 @create_options

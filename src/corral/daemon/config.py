@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -10,8 +11,13 @@ from typing import Any
 
 from corral.errors import InvalidInput
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.capacity import Resource, Rules
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
+
+_RULES = Rules()
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,7 @@ class Config:
     `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
     `budget`: millionths of a US dollar that a sandbox without a cap of its own may spend, None for no cap. `output`: tokens
     that a model call which sets no limit may put out. `model_calls`: calls of one sandbox that may be under way.
+    The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     """
 
     networks: tuple[str, ...] = ()
@@ -32,6 +39,31 @@ class Config:
     budget: int | None = DEFAULT_CAP
     output: int = DEFAULT_OUTPUT
     model_calls: int = DEFAULT_MODEL_CALLS
+    overcommit_memory: float | None = _RULES.overcommit[Resource.MEMORY]
+    overcommit_cpus: float | None = None
+    overcommit_disk: float | None = _RULES.overcommit[Resource.DISK]
+    overcommit_pids: float | None = _RULES.overcommit[Resource.PIDS]
+    reserve_memory: int = _RULES.reserve_memory
+    reserve_disk: int = _RULES.reserve_disk
+    tenant_sandboxes: int | None = None
+    tenant_memory: int | None = None
+
+    @property
+    def rules(self) -> Rules:
+        """What sandboxes may take of the host."""
+        factors = {
+            Resource.MEMORY: self.overcommit_memory,
+            Resource.CPUS: self.overcommit_cpus,
+            Resource.DISK: self.overcommit_disk,
+            Resource.PIDS: self.overcommit_pids,
+        }
+        return Rules(
+            {resource: factor for resource, factor in factors.items() if factor is not None},
+            self.reserve_memory,
+            self.reserve_disk,
+            self.tenant_sandboxes,
+            self.tenant_memory,
+        )
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -88,6 +120,51 @@ def _number(name: str, default: int, most: int) -> Callable[[Any], int]:
     return parse
 
 
+def _factor(name: str, default: float | None) -> Callable[[Any], float | None]:
+    def parse(value: Any) -> float | None:
+        text = str(value).strip().lower()
+        if text in ("", "default"):
+            return default
+        if text == "none":
+            return None
+        try:
+            factor = float(text)
+        except ValueError:
+            factor = 0.0
+        if not 1 <= factor <= 1_000_000:
+            raise InvalidInput(
+                f"{name} {text[:40]!r} is not valid",
+                "give by how much limits may exceed what there is, from 1; or `none` not to count them",
+            )
+        return factor
+
+    return parse
+
+
+def _size(name: str, default: int | None) -> Callable[[Any], int | None]:
+    def parse(value: Any) -> int | None:
+        text = str(value).strip().lower()
+        if text in ("", "default"):
+            return default
+        if text == "none" and default is None:
+            return None
+        found = _SIZE.fullmatch(text)
+        if found is None or float(found[1]) * _UNITS[found[2]] > 1 << 60:
+            raise InvalidInput(f"{name} {text[:40]!r} is not a size", "give bytes, or a size such as 2G")
+        return int(float(found[1]) * _UNITS[found[2]])
+
+    return parse
+
+
+def _count(name: str) -> Callable[[Any], int | None]:
+    number = _number(name, 0, 1_000_000)
+    return lambda value: None if str(value).strip().lower() in ("none", "default", "") else number(value)
+
+
+def _or_none(value: Any) -> Any:
+    return "none" if value is None else value
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
@@ -96,8 +173,27 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "budget.sandbox": ("budget", _budget),
     "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),
     "limits.calls": ("model_calls", _number("limits.calls", DEFAULT_MODEL_CALLS, 1024)),
+    "overcommit.memory": (
+        "overcommit_memory",
+        _factor("overcommit.memory", _RULES.overcommit[Resource.MEMORY]),
+    ),
+    "overcommit.cpus": ("overcommit_cpus", _factor("overcommit.cpus", None)),
+    "overcommit.disk": ("overcommit_disk", _factor("overcommit.disk", _RULES.overcommit[Resource.DISK])),
+    "overcommit.pids": ("overcommit_pids", _factor("overcommit.pids", _RULES.overcommit[Resource.PIDS])),
+    "reserve.memory": ("reserve_memory", _size("reserve.memory", _RULES.reserve_memory)),
+    "reserve.disk": ("reserve_disk", _size("reserve.disk", _RULES.reserve_disk)),
+    "tenant.sandboxes": ("tenant_sandboxes", _count("tenant.sandboxes")),
+    "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
 }
-_SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text}
+_NONE = (
+    "overcommit.memory",
+    "overcommit.cpus",
+    "overcommit.disk",
+    "overcommit.pids",
+    "tenant.sandboxes",
+    "tenant.memory",
+)
+_SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text, **dict.fromkeys(_NONE, _or_none)}
 
 
 class ConfigFile:

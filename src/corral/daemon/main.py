@@ -20,6 +20,7 @@ from corral.daemon.lock import InstanceLock
 from corral.daemon.places import Places
 from corral.daemon.wiring import Daemon
 from corral.errors import CorralError, InvalidInput
+from corral.host.capacity import raise_handle_limit
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
             raise InvalidInput("the daemon needs root", "run it as root or by its systemd unit")
         # Whatever the caller's is: sandboxes' own ids pass through what we make. What is private is made so by name.
         os.umask(0o022)
+        raise_handle_limit()
         places.create()
         with InstanceLock(places.lock):
             _log_to(places, to_terminal=not options.detach)

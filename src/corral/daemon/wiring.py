@@ -20,6 +20,8 @@ from corral.daemon.gateway_process import GatewayProcess
 from corral.daemon.places import Places
 from corral.daemon.trust import write_bundle
 from corral.drivers.oci import OciDriver
+from corral.engine.activity import Activity
+from corral.engine.admission import Admission
 from corral.engine.budgets import Budgets
 from corral.engine.engine import Engine
 from corral.engine.events import Events
@@ -31,7 +33,9 @@ from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
+from corral.host.capacity import room
 from corral.host.tasks import TaskOwner
+from corral.model.capacity import Room
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
@@ -45,6 +49,17 @@ from corral.work.service import RepositoryService
 log = logging.getLogger(__name__)
 
 SPARE_NETWORKS = 4
+
+
+class _Machine:
+    """`ports.Machine`: sandboxes' disk is the store's, and the data directory's below it."""
+
+    def __init__(self, places: Places) -> None:
+        self._disks = (places.data, places.data / "store")
+
+    def room(self) -> Room:
+        """As Machine says."""
+        return room(self._disks)
 
 
 class Daemon:
@@ -150,6 +165,15 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         await agents.configure(sandbox)
         await repos.bring_in(sandbox, request)
 
+    activity = Activity()
+    admission = Admission(
+        registry=registry,
+        driver=driver,
+        machine=_Machine(places),
+        activity=activity,
+        tasks=tasks,
+        rules=lambda: config.value.rules,
+    )
     sandboxes = Sandboxes(
         store=store,
         driver=driver,
@@ -159,6 +183,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         events=events,
         clock=clock,
         tasks=tasks,
+        admission=admission,
+        activity=activity,
         on_running=processes.open,
         on_down=processes.close,
         provision=provision,

@@ -31,7 +31,7 @@ class CreateRequest:
     `allow` lists further destinations as `host`, `host:port` or `*.domain`. `secrets` names secrets of the vault; None
     means those that `agent` can use, and none without an agent. `repo` is a directory of the host or an https URL,
     `branch` is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in
-    millionths of a US dollar.
+    millionths of a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
     """
 
     template: str | None = None
@@ -53,6 +53,8 @@ class CreateRequest:
     progress: Progress | None = None
     expiry: Expiry = Expiry.REMOVE
     attributes: dict[str, str] = field(default_factory=dict)
+    queue: bool = False
+    queue_timeout: float | None = None
 
 
 def checked(request: CreateRequest) -> CreateRequest:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
+from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
@@ -421,6 +422,13 @@ class ModelPrice:
     output: int
     cache_read: int
     cache_write: int
+
+
+class Machine(Protocol):
+    """The host as a whole."""
+
+    def room(self) -> Room:
+        """What it has and what of it is free now; at once."""
 
 
 class Clock(Protocol):

@@ -8,9 +8,12 @@ import asyncio
 import logging
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from coolname import generate_slug
 
+from corral.engine.activity import Activity
+from corral.engine.admission import Admission, QueueWish
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
 from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Store
@@ -23,8 +26,8 @@ from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
-from corral.model.lifecycle import Event, State
-from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
+from corral.model.lifecycle import Event, State, advance
+from corral.model.sandbox import Expiry, Limits, Sandbox, SandboxSpec, Stats
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.tokens import token_hash
@@ -53,6 +56,8 @@ class Sandboxes:
         events: Events,
         clock: Clock,
         tasks: TaskOwner,
+        admission: Admission,
+        activity: Activity,
         on_running: Ready,
         on_down: Callable[[SandboxId], Awaitable[None]],
         provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
@@ -68,6 +73,8 @@ class Sandboxes:
         self._events = events
         self._clock = clock
         self._tasks = tasks
+        self.admission = admission
+        self._activity = activity
         self._on_running = on_running
         self._on_down = on_down
         self._provision = provision
@@ -106,17 +113,32 @@ class Sandboxes:
     async def create(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
         """A new running sandbox. A create that fails leaves nothing.
 
-        Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity, DiskFull.
+        Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
+        room, and `request` does not queue, or did in vain).
         """
         request = await self._complete(tenant, checked(request))
         if len(self._registry.all()) >= MAX_SANDBOXES:
             raise NoCapacity(
                 f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`"
             )
+        await self._check_money(tenant, request)
+        id = SandboxId(randomness.token_hex(8))
+        place = self.admission.place(
+            id,
+            tenant,
+            request.limits or Limits(),
+            name=request.name or "",
+            wish=QueueWish(request.queue_timeout) if request.queue else None,
+            tell=request.progress,
+        )
+        async with place:
+            return await self._make(tenant, request, id)
+
+    async def _make(self, tenant: TenantId, request: CreateRequest, id: SandboxId) -> Sandbox:
         template = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
         spec = build_spec(
             request,
-            id=SandboxId(randomness.token_hex(8)),
+            id=id,
             tenant=tenant,
             name=request.name or self._free_name(tenant),
             template=template,
@@ -140,18 +162,35 @@ class Sandboxes:
                 raise
         return sandbox
 
+    async def _check_money(self, tenant: TenantId, request: CreateRequest) -> None:
+        """What can make no model call any more is not begun."""
+        if not request.secrets:
+            return
+        for balance in await self._store.balances(tenant, None, None):
+            if balance.cap is not None and balance.spent >= balance.cap:
+                raise NoCapacity(
+                    f"the budget of your tenant is used up: {balance.spent / 1e6:.2f} of {balance.cap / 1e6:.2f} US dollars",
+                    "have it raised (`corral budget --help`), or create without secrets",
+                )
+
     async def start(self, tenant: TenantId, ref: str) -> Sandbox:
         """Start a stopped sandbox; its files are as they were."""
         async with self._locked(tenant, ref) as sandbox:
-            await self._registry.advance(sandbox.id, Event.START)
-            try:
-                await self._bring_up(sandbox.spec, await self._store.template(sandbox.spec.template))
-            except BaseException as error:
-                await asyncio.shield(self._failed_start(sandbox.id, str(error)))
-                raise
-            started = await self._registry.advance(sandbox.id, Event.STARTED)
-            self._supervise(sandbox.id)
-            return started
+            advance(sandbox.state, Event.START)  # what the table excludes is not a matter of room
+            async with self._place_again(sandbox):
+                return await self._start(sandbox)
+
+    async def _start(self, sandbox: Sandbox) -> Sandbox:
+        await self._registry.advance(sandbox.id, Event.START)
+        try:
+            await self._bring_up(sandbox.spec, await self._store.template(sandbox.spec.template))
+        except BaseException as error:
+            await asyncio.shield(self._failed_start(sandbox.id, str(error)))
+            raise
+        started = await self._registry.advance(sandbox.id, Event.STARTED)
+        self._supervise(sandbox.id)
+        self._activity.touch(sandbox.id)
+        return started
 
     async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
         """End its processes: TERM, KILL after `grace` seconds. Its files stay."""
@@ -166,15 +205,20 @@ class Sandboxes:
         async with self._locked(tenant, ref) as sandbox:
             if sandbox.state is State.RUNNING:
                 await self._driver.pause(sandbox.id)
-            return await self._registry.advance(sandbox.id, Event.PAUSE)
+            paused = await self._registry.advance(sandbox.id, Event.PAUSE)
+            self.admission.changed()
+            return paused
 
     async def resume(self, tenant: TenantId, ref: str) -> Sandbox:
         """Let a paused sandbox go on."""
         async with self._locked(tenant, ref) as sandbox:
-            if sandbox.state is State.PAUSED:
+            if sandbox.state is not State.PAUSED:
+                return await self._registry.advance(sandbox.id, Event.RESUME)
+            async with self._place_again(sandbox):
                 await self._driver.resume(sandbox.id)
                 await self._registry.add_pause(sandbox.id)
-            resumed = await self._registry.advance(sandbox.id, Event.RESUME)
+                resumed = await self._registry.advance(sandbox.id, Event.RESUME)
+            self._activity.touch(sandbox.id)
             await self._on_running(resumed)
             return resumed
 
@@ -294,8 +338,14 @@ class Sandboxes:
         token = await self._store.derive_token(id)
         now = self._clock.now()
         grant = Grant(id, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, now)
+        self._activity.touch(spec.id)
         await self._registry.add(Sandbox(spec, State.CREATING, now), grant)
         return grant
+
+    def _place_again(self, sandbox: Sandbox) -> AbstractAsyncContextManager[None]:
+        """Room for one that is known to run again."""
+        spec = sandbox.spec
+        return self.admission.place(spec.id, spec.tenant, spec.limits, name=spec.name)
 
     async def _bring_up(self, spec: SandboxSpec, template: Template, grant: Grant | None = None) -> None:
         async with self._starting:
@@ -324,13 +374,17 @@ class Sandboxes:
         await self._driver.stop(sandbox, grace)
         await self._on_down(sandbox)
         await self._gateway.detach(sandbox)
+        self.admission.changed()
 
     async def _discard(self, sandbox: SandboxId) -> None:
         self._abandon_wait(sandbox)
         await self._gateway.detach(sandbox)
         await self._driver.remove(sandbox)
         await self._on_down(sandbox)
-        if await self._registry.drop(sandbox):
+        unused = await self._registry.drop(sandbox)
+        self._activity.forget(sandbox)
+        self.admission.changed()
+        if unused:
             await self._templates.prune()
 
     async def _failed_start(self, sandbox: SandboxId, reason: str) -> None:
@@ -356,6 +410,7 @@ class Sandboxes:
             await self._on_down(sandbox)
             await self._gateway.detach(sandbox)
             await self._registry.advance(sandbox, Event.EXITED, reason or "its first process ended")
+            self.admission.changed()
 
     def _locked(self, tenant: TenantId, ref: str) -> "_Locked":
         return _Locked(self._registry, tenant, ref)

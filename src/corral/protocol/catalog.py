@@ -6,6 +6,8 @@ from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from corral.errors import InvalidInput
 from corral.model.budget import Scope, Window
+from corral.model.capacity import Resource
+from corral.model.lifecycle import State
 from corral.model.secrets import MAX_SECRET, Provider
 from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
@@ -156,6 +158,46 @@ class Budget(Reply):
     """The accounts that count a call; it is made only if its worst case fits into all of them."""
 
     accounts: list[BudgetAccount]
+
+
+class HostResource(Reply):
+    """A resource of the host: memory and disk in bytes, CPUs in cores, the others in pieces."""
+
+    resource: Resource
+    total: float
+    reserve: float = Field(description="Left to the host.")
+    used: float = Field(description="By whatever runs on the host; CPUs and handles: not measured.")
+    promised: float = Field(description="The sum of sandboxes' limits.")
+    expected: float = Field(description="What sandboxes count as: what they use, or are expected to.")
+    free: float | None = Field(description="What a new sandbox may take; null: not counted.")
+
+
+class HostWaiting(Reply):
+    """A create in the queue. Another tenant's has no name."""
+
+    place: int = Field(description="1 is next.")
+    name: str
+    seconds: float
+    reason: str
+
+
+class HostSandbox(Reply):
+    """What one of the tenant's sandboxes uses now."""
+
+    name: str
+    state: State
+    memory: int = Field(description="Bytes.")
+    disk: int = Field(description="Bytes.")
+    pids: int
+    idle: float = Field(description="Seconds since it was last used.")
+
+
+class HostInfo(Reply):
+    """What the host can carry and carries."""
+
+    resources: list[HostResource]
+    queue: list[HostWaiting]
+    sandboxes: list[HostSandbox] = Field(description="The tenant's own.")
 
 
 class CreateKey(Request):

@@ -81,6 +81,12 @@ class CreateSandbox(Request):
         default=None,
         description="What its model calls may cost, in millionths of a US dollar. Default: the host's.",
     )
+    queue: bool = Field(
+        default=False, description="Wait for room on the host in a fair queue, rather than be refused."
+    )
+    queue_timeout: Seconds | None = Field(
+        default=None, description="Seconds to wait at most. Default: no end."
+    )
 
 
 class Limits(Reply):

@@ -68,6 +68,8 @@ def create_sandbox(
     repo: str | None = None,
     branch: str | None = None,
     budget: int | None = None,
+    queue: bool = False,
+    queue_timeout: int | None = None,
     progress: OnProgress | None = None,
 ) -> LongCall[sandboxes.SandboxInfo]:
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
@@ -76,7 +78,8 @@ def create_sandbox(
     memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: hosts that it may reach
     beyond the host's own list, as `host`, `host:port` or `*.domain`. `secrets`: names of those that it may use. `agent`:
     the coding agent it is for. `repo`: path on the daemon's host, or HTTPS URL; `branch`: a name, or `auto`.
-    `budget`: what its model calls may cost, in millionths of a US dollar.
+    `budget`: what its model calls may cost, in millionths of a US dollar. `queue`: wait for room on the host, rather than
+    be refused (NoCapacity, DiskFull), for `queue_timeout` seconds at most; `progress` tells the place.
     """
     body = build(
         sandboxes.CreateSandbox,
@@ -97,6 +100,8 @@ def create_sandbox(
             repo=repo,
             branch=branch,
             budget=budget,
+            queue=queue or None,
+            queue_timeout=queue_timeout,
         ),
     )
     request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)
@@ -334,6 +339,11 @@ def set_config(key: str, value: str | Sequence[str]) -> Call[dict[str, Any]]:
 def doctor() -> Call[list[catalog.Check]]:
     """What the host can do, what will not work, and what to do about it."""
     return Call(get(url("doctor")), lambda body: parse(catalog.Doctor, body).checks)
+
+
+def host() -> Call[catalog.HostInfo]:
+    """What the host can carry and carries, who waits for room, and what one's own sandboxes use."""
+    return Call(get(url("host")), reply(catalog.HostInfo))
 
 
 def health() -> Call[catalog.Health]:

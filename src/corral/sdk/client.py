@@ -77,6 +77,7 @@ class Client:
     get_config = binding.client(calls.get_config)
     set_config = binding.client(calls.set_config)
     doctor = binding.client(calls.doctor)
+    host = binding.client(calls.host)
     health = binding.client(calls.health)
 
     exec_command = binding.client(process_calls.exec_command)
@@ -166,6 +167,7 @@ class AsyncClient:
     get_config = binding.async_client(calls.get_config)
     set_config = binding.async_client(calls.set_config)
     doctor = binding.async_client(calls.doctor)
+    host = binding.async_client(calls.host)
     health = binding.async_client(calls.health)
 
     exec_command = binding.async_client(process_calls.exec_command)

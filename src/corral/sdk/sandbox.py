@@ -42,6 +42,8 @@ class CreateOptions(TypedDict, total=False):
     repo: str | None
     branch: str | None
     budget: int | None
+    queue: bool
+    queue_timeout: int | None
     progress: OnProgress | None
 
 

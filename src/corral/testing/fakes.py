@@ -15,9 +15,10 @@ from corral.engine.ports import (
     Progress,
 )
 from corral.errors import Conflict, HostError
+from corral.model.capacity import Amounts, Resource, Room
 from corral.model.ids import LayerDigest, ProcessId, SandboxId
 from corral.model.process import ProcessInfo, Stream
-from corral.model.sandbox import Isolation, SandboxSpec, Stats
+from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
 from corral.model.template import Template
 
 _HEADER = struct.Struct("<BBHI")
@@ -74,6 +75,24 @@ class FakeGuestLink:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+class FakeMachine:
+    """A host with as much as is said: 16 GiB of memory and 8 cores at first."""
+
+    def __init__(self) -> None:
+        self.total: Amounts = {
+            Resource.MEMORY: 16.0 * GIB,
+            Resource.CPUS: 8.0,
+            Resource.PIDS: 32768.0,
+            Resource.HANDLES: 100_000.0,
+            Resource.DISK: 1024.0 * GIB,
+        }
+        self.free = dict(self.total)
+
+    def room(self) -> Room:
+        """As said."""
+        return Room(dict(self.total), dict(self.free))
 
 
 class FakeDriver:

@@ -1,5 +1,6 @@
 """Lives of sandboxes over fakes: what a failure or a crash leaves, and what recovery makes of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.engine.activity import Activity
+from corral.engine.admission import Admission
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
@@ -14,13 +17,15 @@ from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
-from corral.errors import Conflict, CorralError, HostError, InvalidInput, NotFound
+from corral.errors import Conflict, CorralError, DiskFull, HostError, InvalidInput, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
+from corral.model.budget import Window
+from corral.model.capacity import Resource, Rules
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
 from corral.model.lifecycle import State
-from corral.model.sandbox import Sandbox
+from corral.model.sandbox import GIB, Limits, Sandbox
 from corral.store.store import SqlStore
-from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers
+from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine
 
 OTHER = TenantId("other")
 
@@ -41,6 +46,8 @@ class World:
     clock: _Clock
     tasks: TaskOwner
     layers: FakeLayers = field(default_factory=FakeLayers)
+    machine: FakeMachine = field(default_factory=FakeMachine)
+    rules: Rules = field(default_factory=Rules)
     failing_provision: bool = False
     stored: list[State] = field(default_factory=list)
     """States that a crash in the middle of each provision would have left in the store."""
@@ -71,6 +78,15 @@ class World:
             tasks=self.tasks,
             environment=no_environment,
         )
+        activity = Activity()
+        admission = Admission(
+            registry=registry,
+            driver=self.driver,
+            machine=self.machine,
+            activity=activity,
+            tasks=self.tasks,
+            rules=lambda: self.rules,
+        )
         return Sandboxes(
             store=self.store,
             driver=self.driver,
@@ -80,6 +96,8 @@ class World:
             events=events,
             clock=self.clock,
             tasks=self.tasks,
+            admission=admission,
+            activity=activity,
             on_running=processes.open,
             on_down=processes.close,
             provision=provision,
@@ -316,3 +334,123 @@ async def test_a_checkpoint_under_a_bad_name_makes_nothing(
     world.driver.fail_at = {"commit"}
     with pytest.raises(error):
         await engine.checkpoint(DEFAULT_TENANT, "one", name)
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+STRICT = Rules({Resource.MEMORY: 1.0}, 0, 0)
+
+
+async def test_a_create_that_does_not_fit_is_refused_with_numbers_and_leaves_nothing(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    for number in range(4):  # 16 GiB, 4 each
+        await engine.create(DEFAULT_TENANT, CreateRequest(name=f"box{number}"))
+    with pytest.raises(NoCapacity) as refused:
+        await engine.create(DEFAULT_TENANT, CreateRequest())
+    assert "needs 4.0 GiB of memory, 0 B free" in refused.value.message
+    assert "--queue" in refused.value.hint
+    assert len(engine.list(DEFAULT_TENANT)) == 4
+    await engine.stop(DEFAULT_TENANT, "box0", 0)
+    await engine.create(DEFAULT_TENANT, CreateRequest())
+    with pytest.raises(NoCapacity):
+        await engine.start(DEFAULT_TENANT, "box0")
+    assert engine.get(DEFAULT_TENANT, "box0").state is State.STOPPED
+
+
+async def test_a_hundred_creates_at_once_take_no_more_than_there_is(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    results: list[Sandbox | None] = []
+
+    async def one() -> None:
+        try:
+            results.append(await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(memory=GIB))))
+        except NoCapacity:
+            results.append(None)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(100):
+            group.create_task(one())
+    assert results.count(None) == 84
+    assert len(engine.list(DEFAULT_TENANT)) == 16
+
+
+async def test_what_is_held_is_counted_again_after_a_restart(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    for _ in range(4):
+        await engine.create(DEFAULT_TENANT, CreateRequest())
+    again = world.engine()
+    await again.recover()
+    with pytest.raises(NoCapacity):
+        await again.create(DEFAULT_TENANT, CreateRequest())
+
+
+async def test_the_queue_is_served_as_room_comes_and_tells_the_place(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=15 * GIB)))
+    told: dict[str, list[str]] = {"one": [], "two": []}
+    async with asyncio.TaskGroup() as group:
+        waiting = {}
+        for name, lines in told.items():
+            said = asyncio.Event()
+
+            def tell(line: str, lines: list[str] = lines, said: asyncio.Event = said) -> None:
+                lines.append(line)
+                said.set()
+
+            request = CreateRequest(name=name, queue=True, progress=tell)
+            waiting[name] = group.create_task(engine.create(DEFAULT_TENANT, request))
+            await said.wait()
+        assert [item.name for item in engine.admission.queue()] == ["one", "two"]
+        with pytest.raises(NoCapacity, match="2 creates that came before wait"):
+            await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(memory=16 * 1024 * 1024)))
+        await engine.remove(DEFAULT_TENANT, "all")
+    assert told["one"] == ["waiting for room: place 1 of 1; needs 4.0 GiB of memory, 1.0 GiB free"]
+    assert told["two"][0].startswith("waiting for room: place 2 of 2")
+    assert {task.result().state for task in waiting.values()} == {State.RUNNING}
+    assert engine.admission.queue() == []
+
+
+async def test_what_the_host_can_never_carry_does_not_wait(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    with pytest.raises(NoCapacity, match="more than this host has"):
+        await engine.create(DEFAULT_TENANT, CreateRequest(queue=True, limits=Limits(memory=17 * GIB)))
+
+
+async def test_who_waited_in_vain_or_went_away_holds_nothing(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=16 * GIB)))
+    with pytest.raises(NoCapacity, match="in the queue"):
+        await engine.create(DEFAULT_TENANT, CreateRequest(queue=True, queue_timeout=0.05))
+    said = asyncio.Event()
+    request = CreateRequest(queue=True, progress=lambda _: said.set())
+    async with asyncio.TaskGroup() as group:
+        gone = group.create_task(engine.create(DEFAULT_TENANT, request))
+        await said.wait()
+        gone.cancel()
+    assert engine.admission.queue() == []
+    assert len(engine.admission.holdings()) == 1
+    await engine.remove(DEFAULT_TENANT, "all")
+    assert engine.admission.holdings() == []
+
+
+async def test_a_full_disk_is_called_that(world: World) -> None:
+    world.machine.free[Resource.DISK] = 60.0 * GIB  # of 1 TiB, a twentieth of which is the host's at most
+    engine = world.engine()
+    world.rules = Rules(reserve_disk=100 * GIB)
+    with pytest.raises(DiskFull, match="of disk") as refused:
+        await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(disk=10_000 * GIB)))
+    assert "free space" in refused.value.hint
+
+
+async def test_a_tenant_whose_budget_is_used_up_makes_nothing_that_spends(world: World) -> None:
+    engine = world.engine()
+    await world.store.set_cap(DEFAULT_TENANT, None, Window.TOTAL, 0)
+    with pytest.raises(NoCapacity, match="budget of your tenant is used up"):
+        await engine.create(DEFAULT_TENANT, CreateRequest(secrets=("key",)))
+    await engine.create(DEFAULT_TENANT, CreateRequest())

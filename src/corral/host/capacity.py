@@ -1,0 +1,68 @@
+"""What this machine has, and what of it nobody uses. Read anew at each call; takes a tenth of a millisecond."""
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+
+from corral.model.capacity import Resource, Room
+
+_OWN_HANDLES = 256
+"""File handles that the daemon needs whatever it runs."""
+
+
+def raise_handle_limit() -> None:
+    """Let this process, and those that it starts, open as many files as it may: each sandbox takes some."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def room(directories: Iterable[Path]) -> Room:
+    """The machine's room; its disk is that of the directory with the least free."""
+    memory = _memory()
+    pids, used_pids = _processes()
+    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    free_disk, disk = min(_disk(directory) for directory in directories)
+    cpus = float(os.cpu_count() or 1)
+    return Room(
+        total={
+            Resource.MEMORY: memory["MemTotal"],
+            Resource.CPUS: cpus,
+            Resource.PIDS: pids,
+            Resource.HANDLES: handles,
+            Resource.DISK: disk,
+        },
+        free={
+            Resource.MEMORY: memory["MemAvailable"],
+            Resource.CPUS: cpus,
+            Resource.PIDS: max(0, pids - used_pids),
+            Resource.HANDLES: max(0, handles - _OWN_HANDLES),
+            Resource.DISK: free_disk,
+        },
+    )
+
+
+def _memory() -> dict[str, float]:
+    found: dict[str, float] = {}
+    with Path("/proc/meminfo").open() as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = float(value.split()[0]) * 1024
+                if len(found) == 2:
+                    break
+    return found
+
+
+def _processes() -> tuple[float, float]:
+    """How many processes and threads there may be, and are."""
+    most = min(
+        int(Path(path).read_text()) for path in ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
+    )
+    return float(most), float(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def _disk(directory: Path) -> tuple[float, float]:
+    """Free and total bytes."""
+    found = os.statvfs(directory)
+    return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)
