@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from corral.api.server import ApiProtocol
 from corral.daemon.lock import InstanceLock
 from corral.daemon.places import Places
 from corral.daemon.wiring import Daemon
@@ -103,6 +104,7 @@ def _server(app: FastAPI) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
+            http=ApiProtocol,
             loop="none",
             lifespan="off",
             log_config=None,

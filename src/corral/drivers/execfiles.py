@@ -5,7 +5,7 @@ the sandbox changes is seen by the host at once. So all changes go through a pro
 is done from the host.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from corral.drivers.files import HostGuestFiles
@@ -42,12 +42,21 @@ class ExecGuestFiles:
         """The bytes that a regular file has now."""
         return self._reader.read(path, offset, size)
 
-    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
+    async def write(
+        self,
+        path: str,
+        data: AsyncIterator[bytes],
+        user: str,
+        mode: int = 0o644,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
         """Replace or create a regular file at once, parents created."""
         split_path(path)
         check_mode(mode)
         owner = await self._reader.user(user)
         await self._change(path, data, "put", path, f"{mode:o}", str(owner.uid), str(owner.gid))
+        if metadata:
+            await self._reader.describe(path, metadata)
         return await self._reader.stat(path)
 
     async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:

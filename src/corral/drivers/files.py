@@ -7,7 +7,7 @@ tmpfs as well, and `corral.host.files` keeps out of its /proc. Of all others it 
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -74,16 +74,28 @@ class HostGuestFiles:
         finally:
             os.close(fd)
 
-    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
+    async def write(
+        self,
+        path: str,
+        data: AsyncIterator[bytes],
+        user: str,
+        mode: int = 0o644,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
         """Replace or create a regular file at once, parents created. A failed write changes nothing."""
         upload = await self._turns.call(lambda: self._begin(path, user, mode), _Upload.close)
         try:
             async for block in _blocks(data):
                 await self._append(upload, block)
+            kept = await self._describe(upload, metadata or {})
             status = await self._turns.call(upload.pending.commit)
         finally:
             await self._turns.call(upload.close)
-        return self._entry(Found(path, status))
+        return self._entry(Found(path, status, metadata=kept))
+
+    async def describe(self, path: str, metadata: Mapping[str, str]) -> None:
+        """Attach metadata to a file that has none."""
+        await self._in_tree(lambda tree: tree.describe(path, metadata))
 
     async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:
         """Create a directory and its parents; False if it was there."""
@@ -147,6 +159,12 @@ class HostGuestFiles:
 
         return await self._turns.call(read)
 
+    async def _describe(self, upload: "_Upload", metadata: Mapping[str, str]) -> dict[str, str]:
+        if not metadata:
+            return {}
+        kept = await self._turns.call(lambda: upload.pending.describe(metadata))
+        return dict(metadata) if kept else {}
+
     async def _append(self, upload: "_Upload", block: bytes) -> None:
         await self._turns.call(lambda: upload.pending.write(block))
 
@@ -175,6 +193,7 @@ class HostGuestFiles:
             gid=self._guest_id(status.st_gid),
             mtime=status.st_mtime,
             target=found.target,
+            metadata=found.metadata,
         )
 
     def _guest_id(self, host_id: int) -> int:

@@ -5,9 +5,9 @@ means: calling again after success, or after a crash in the middle, succeeds and
 """
 
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -101,7 +101,8 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as its sandbox sees it: ids are the guest's; `mtime` in seconds since 1970; `target` of a symlink."""
+    """A file as its sandbox sees it: ids are the guest's; `mtime` in seconds since 1970; `target` of a symlink;
+    `metadata` that was attached when it was written, or since, inside."""
 
     path: str
     name: str
@@ -112,6 +113,7 @@ class Entry:
     gid: int
     mtime: float
     target: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 class WatchEventKind(StrEnum):
@@ -161,8 +163,16 @@ class GuestFiles(Protocol):
     def read(self, path: str, offset: int = 0, size: int | None = None) -> AsyncIterator[bytes]:
         """The bytes of a regular file (symlinks followed inside the root) in chunks of at most 256 KiB."""
 
-    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
-        """Replace or create a regular file at once (temporary file and rename), parents created. A failed write changes nothing."""
+    async def write(
+        self,
+        path: str,
+        data: AsyncIterator[bytes],
+        user: str,
+        mode: int = 0o644,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Replace or create a regular file at once (temporary file and rename), parents created. A failed write changes
+        nothing. The new file has `metadata` (at most 4 KiB in all) and no other; where the file system keeps none, none."""
 
     async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:
         """Create a directory and its parents; False if it was there."""

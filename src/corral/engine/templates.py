@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from corral.engine.ports import Clock, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
-from corral.model.ids import LayerDigest, TemplateId, TenantId, check_name
+from corral.model.ids import LayerDigest, TemplateId, TenantId, check_template_name
 from corral.model.template import Template, TemplateConfig
 
 BASE = "base"
@@ -99,6 +99,15 @@ class Templates:
             parent=parent,
         )
 
+    async def tag(self, tenant: TenantId, ref: str, name: str) -> Template:
+        """The same template under another name; a template of that name is replaced."""
+        check_free_name(name)
+        async with self._lock(tenant, name), self.holding_layers():
+            template = await self.get(tenant, ref)
+            return await self._keep(
+                tenant, name, template.layers, template.config, source=template.source, parent=template
+            )
+
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """No longer offer a template; its layers go once nothing uses them."""
         template = await self.get(tenant, ref)
@@ -166,7 +175,7 @@ class Templates:
 
 def check_free_name(name: str) -> None:
     """Raise InvalidInput or Conflict for a template's name that is malformed or Corral's own."""
-    check_name(name, "template name")
+    check_template_name(name)
     if name == BASE:
         raise Conflict("`base` is Corral's own template", "choose another name")
 

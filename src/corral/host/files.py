@@ -22,7 +22,8 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from corral.errors import InvalidInput, TooLarge
@@ -40,6 +41,7 @@ from corral.host.filechecks import (
 from corral.host.fileerrors import translated
 from corral.host.filewrite import Owner, PendingFile, acting_as
 from corral.host.removal import remove_entry
+from corral.host.xattrs import read_metadata, set_metadata
 
 MAX_DEPTH = 64
 MAX_LINKS = 40
@@ -51,11 +53,13 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry: its path as asked for, its status with host ids, and where it points if it is a symlink."""
+    """An entry: its path as asked for, its status with host ids, where it points if it is a symlink, and its metadata
+    if it is a file or a directory."""
 
     path: str
     status: os.stat_result
     target: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 class GuestTree:
@@ -88,7 +92,12 @@ class GuestTree:
             target = None
             if stat.S_ISLNK(status.st_mode) and holds_data(fd):
                 target = os.readlink("", dir_fd=fd)
-            return Found(path, status, target)
+            return Found(path, status, target, _metadata(fd, status.st_mode))
+
+    def describe(self, path: str, metadata: Mapping[str, str]) -> bool:
+        """Attach metadata to a regular file that has none; False where the file system keeps none."""
+        with closing(self.open_file(path)) as fd, translated(path):
+            return set_metadata(fd, metadata)
 
     def list(self, path: str, depth: int, limit: int) -> list[Found]:
         """What is below a directory, down to `depth` levels (1 to 64), in order of path. Raises TooLarge if
@@ -258,13 +267,29 @@ def _collect(fd: int, prefix: str, depth: int, limit: int, found: list[Found]) -
                 status = entry.stat(follow_symlinks=False)
                 is_link = stat.S_ISLNK(status.st_mode)
                 target = os.readlink(entry.name, dir_fd=directory) if is_link else None
+                metadata = _metadata_below(directory, entry.name, status.st_mode)
             except FileNotFoundError:
                 continue  # removed meanwhile
             if len(found) >= limit:
                 raise TooLarge(f"the directory holds more than {limit} entries", "list its parts one by one")
-            found.append(Found(f"{prefix}/{entry.name}", status, target))
+            found.append(Found(f"{prefix}/{entry.name}", status, target, metadata))
             if depth > 1 and stat.S_ISDIR(status.st_mode):
                 _descend(directory, entry.name, f"{prefix}/{entry.name}", depth - 1, limit, found)
+
+
+def _metadata(fd: int, mode: int) -> dict[str, str]:
+    return read_metadata(fd) if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and holds_data(fd) else {}
+
+
+def _metadata_below(directory: int, name: str, mode: int) -> dict[str, str]:
+    if not stat.S_ISREG(mode):
+        return {}
+    try:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return {}  # removed or replaced meanwhile
+    with closing(fd):
+        return read_metadata(fd)
 
 
 def _descend(directory: int, name: str, prefix: str, depth: int, limit: int, found: list[Found]) -> None:

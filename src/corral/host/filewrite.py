@@ -8,12 +8,13 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from corral.host import syscalls
 from corral.host.filechecks import closing, refuse_mount, require_data, split_path
 from corral.host.fileerrors import translated
+from corral.host.xattrs import set_metadata
 
 TEMPORARY_PREFIX = ".corral-"
 """How names of unfinished files begin, where the file system has no nameless ones."""
@@ -74,6 +75,11 @@ class PendingFile:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._fd, view) :]
+
+    def describe(self, metadata: Mapping[str, str]) -> bool:
+        """Attach metadata; False where the file system keeps none."""
+        with translated(self._path):
+            return set_metadata(self._fd, metadata)
 
     def commit(self) -> os.stat_result:
         """Put the file in place, its parents made where missing, and close it; its status."""

@@ -20,6 +20,7 @@ DEFAULT_TENANT = TenantId("default")
 
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(NAME_PATTERN)
+_TEMPLATE_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9_])?(:[a-z0-9_][a-z0-9_.-]{0,62})?")
 _ID = re.compile(r"[0-9a-f]{16}")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -38,6 +39,16 @@ def check_name(name: str, what: str = "name") -> str:
         raise InvalidInput(
             f"{what} {name[:80]!r} is not valid",
             "use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends",
+        )
+    return name
+
+
+def check_template_name(name: str) -> str:
+    """Return `name`, or raise InvalidInput: 1 to 63 of a-z, 0-9, hyphens and underscores, and a tag if any after a colon."""
+    if not _TEMPLATE_NAME.fullmatch(name):
+        raise InvalidInput(
+            f"template name {name[:80]!r} is not valid",
+            "use 1 to 63 lower-case letters, digits, hyphens and underscores; a tag such as `:v2` may follow",
         )
     return name
 

@@ -11,9 +11,9 @@ from starlette.datastructures import QueryParams
 from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import metadata_filter, page_of
+from corral.api.e2b.names import parse_reference
 from corral.api.e2b.network import allowed_hosts
 from corral.api.e2b.process import end_event
-from corral.api.e2b.templates import template_name
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.process import Exit
 from corral.protocol.e2b.sandboxes import Network, NewSandbox, SandboxReply
@@ -74,19 +74,25 @@ def test_malformed_ids_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("base", "base"), (" Base ", "base"), ("base:default", "base"), ("default/base", "base")],
+    [
+        ("base", "base"),
+        (" Base ", "base"),
+        ("base:default", "base"),
+        ("default/base", "base"),
+        ("x_1:v2", "x_1:v2"),
+    ],
 )
 def test_template_references(text: str, name: str) -> None:
-    assert template_name(DEFAULT_TENANT, text) == name
+    assert parse_reference(DEFAULT_TENANT, text).name == name
 
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [("", 400), ("a b", 400), ("x/", 400), ("base:", 400), ("base:v2", 404), ("other/base", 404)],
+    [("", 400), ("a b", 400), ("x/", 400), ("base:", 400), ("other/base", 404)],
 )
 def test_other_template_references_are_refused(text: str, status: int) -> None:
     with pytest.raises(Refusal) as caught:
-        template_name(DEFAULT_TENANT, text)
+        parse_reference(DEFAULT_TENANT, text)
     assert caught.value.status == status
 
 

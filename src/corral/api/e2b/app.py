@@ -10,7 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.context import Authenticate
-from corral.api.e2b import pausing, sandboxes, templates
+from corral.api.e2b import pausing, sandboxes, snapshots, templates
 from corral.api.e2b.calls import Call, Handler, route
 from corral.api.e2b.dataplane import DataPlane
 from corral.api.e2b.failures import Refusal, not_supported
@@ -35,18 +35,21 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/sandboxes/{id}/pause", pausing.pause),
     ("POST", "/sandboxes/{id}/resume", pausing.resume),
     ("POST", "/sandboxes/{id}/fork", pausing.fork),
-    ("POST", "/sandboxes/{id}/snapshots", templates.create_snapshot),
-    ("GET", "/snapshots", templates.list_snapshots),
+    ("POST", "/sandboxes/{id}/snapshots", snapshots.create_snapshot),
+    ("GET", "/snapshots", snapshots.list_snapshots),
     ("GET", "/templates", templates.list_templates),
     ("GET", "/default-templates", templates.list_templates),
     ("GET", "/v2/templates", templates.page_templates),
     ("GET", "/templates/aliases/{alias}", templates.get_alias),
     ("GET", "/templates/{id}", templates.get_template),
     ("DELETE", "/templates/{id}", templates.delete_template),
+    ("PATCH", "/v2/templates/{id}", templates.update_template),
+    ("PATCH", "/templates/{id}", templates.update_template),
     ("GET", "/templates/{id}/tags", templates.list_tags),
-    ("POST", "/templates", templates.no_builds),
-    ("POST", "/v2/templates", templates.no_builds),
-    ("POST", "/v3/templates", templates.no_builds),
+    ("GET", "/templates/{id}/tags/count", templates.count_tags),
+    ("GET", "/templates/{id}/tags/exists", templates.has_tag),
+    ("POST", "/templates/tags", templates.assign_tags),
+    ("DELETE", "/templates/tags", templates.delete_tags),
 )
 _ELSEWHERE = ("teams", "volumes", "volumecontent", "secrets", "api-keys", "access-tokens", "nodes", "admin")
 """First parts of paths that E2B has and Corral has not."""

@@ -151,6 +151,7 @@ class Box:
             modified_time=modified.isoformat().replace("+00:00", "Z"),
             symlink_target=None if target is None else _text(target),
             is_symlink=True if entry.kind is EntryKind.SYMLINK else None,
+            metadata=entry.metadata or None,
         )
 
     async def resolved(self, entry: Entry) -> Entry | None:

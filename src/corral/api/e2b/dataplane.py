@@ -15,6 +15,7 @@ from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal, not_running, not_supported, response_of
 from corral.api.e2b.pausing import wake
 from corral.api.e2b.rpc import RpcError, StreamAnswer
+from corral.api.e2b.watching import Watchers
 from corral.engine.engine import Engine
 from corral.model.ids import SandboxId
 from corral.model.lifecycle import State
@@ -37,7 +38,7 @@ class DataPlane:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watchers = filesystem.Watchers()
+        self._watchers = Watchers()
         self._unary: dict[str, Unary] = {
             _PROCESS + "List": (process_wire.Nothing, lambda box, _: process.list_all(box)),
             _PROCESS + "Update": (process_wire.UpdateRequest, process.update),
@@ -175,7 +176,7 @@ class DataPlane:
         if path == _PROCESS + "Connect":
             return process.connect(box, rpc.parse(process_wire.ProcessRequest, raw[0]))
         if path == _FILES + "WatchDir":
-            return filesystem.watch_dir(box, rpc.parse(files_wire.WatchRequest, raw[0]))
+            return self._watchers.stream(box, rpc.parse(files_wire.WatchRequest, raw[0]))
         raise RpcError(Code.UNIMPLEMENTED, f"{path[:100]} is not a call that streams")
 
     async def _down(self, box: Box) -> None:
@@ -195,9 +196,9 @@ class DataPlane:
             case "GET", "/files":
                 return await transfer.download(request, box)
             case "POST", "/files":
-                return await transfer.upload(request, box)
+                return await transfer.upload(request, box, self._watchers)
             case "POST", "/files/compose":
-                raise not_supported("/files/compose")
+                return await transfer.compose(request, box, self._watchers)
         raise Refusal(404, "there is no such path")
 
 

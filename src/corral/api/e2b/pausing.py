@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from corral.api.e2b import shapes
+from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there, response_of
 from corral.api.e2b.sandboxes import DEFAULT_TIMEOUT, checked_timeout, extend
@@ -151,7 +151,7 @@ def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateReque
         allow=tuple(rule_text(rule) for rule in spec.egress.rules),
         secrets=spec.secrets,
         expiry=spec.expiry,
-        attributes={**spec.attributes, shapes.TIMEOUT: str(timeout)},
+        attributes={**idempotency.without_key(spec.attributes), shapes.TIMEOUT: str(timeout)},
     )
 
 

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from corral.api.failures import public_error
+from corral.api.server import reset
 from corral.errors import Conflict, CorralError, InvalidInput, TooLarge
 from corral.protocol.e2b.base import Wire
 from corral.wire import connect
@@ -165,6 +166,7 @@ class StreamAnswer:
         except* Cut:
             cut = True
         if cut:
+            reset(scope)
             raise Conflict("the sandbox ended or was paused while it answered")
 
     async def _pump(self, send: Send) -> bytes:

@@ -5,22 +5,26 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from corral.api.e2b import shapes
+from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
 from corral.api.e2b.listing import key_of, matching, page_of
+from corral.api.e2b.names import alias_of, parse_reference
 from corral.api.e2b.network import allowed_hosts
-from corral.api.e2b.templates import find_template, next_token, template_ids, template_name
+from corral.api.e2b.references import find_template, next_token, template_ids
 from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
 from corral.errors import Conflict, NotFound
 from corral.model.lifecycle import State
 from corral.model.sandbox import Expiry, Sandbox, Stats
+from corral.model.template import Template
 from corral.protocol.e2b import sandboxes as wire
 
 DEFAULT_TIMEOUT = {1: 15, 2: 300}
 """Seconds, by version of the call."""
 LEAST_REFRESH = 15
+_keys = idempotency.Keys()
+MCP_GATEWAY = "mcp-gateway"
 
 
 def checked_timeout(seconds: int) -> int:
@@ -42,12 +46,32 @@ async def create_v2(call: Call) -> Response:
     return await _create(call, DEFAULT_TIMEOUT[2])
 
 
+async def _wanted_template(call: Call, text: str) -> Template | None:
+    """The template of a create; None for the one that Corral builds itself where it is missing."""
+    if parse_reference(call.tenant, text).name == BASE:
+        return None
+    if text == MCP_GATEWAY:
+        raise not_supported(f"the template '{MCP_GATEWAY}'", "run MCP servers as processes of a sandbox")
+    return await find_template(call, text)
+
+
 async def _create(call: Call, default_timeout: int) -> Response:
+    key = idempotency.key_of(call)
     body = await call.body(wire.NewSandbox)
+    noted = idempotency.note(key, body)
+    with _keys.holding(call.tenant, key):
+        sandbox = await idempotency.former(call, noted) or await _create_new(
+            call, body, default_timeout, noted
+        )
+    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
+
+
+async def _create_new(
+    call: Call, body: wire.NewSandbox, default_timeout: int, noted: dict[str, str]
+) -> Sandbox:
     timeout = checked_timeout(default_timeout if body.timeout is None else body.timeout)
     _check_options(body)
-    name = template_name(call.tenant, body.template_id)
-    template = None if name == BASE else await find_template(call, body.template_id)
+    template = await _wanted_template(call, body.template_id)
     request = CreateRequest(
         template=BASE if template is None else template.id,
         env=body.env_vars or {},
@@ -55,10 +79,9 @@ async def _create(call: Call, default_timeout: int) -> Response:
         ttl=timeout,
         allow=allowed_hosts(body.allow_internet_access, body.network),
         expiry=_expiry(body),
-        attributes=_noted(body, BASE if template is None else template.name, timeout),
+        attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
     )
-    sandbox = await call.engine.sandboxes.create(call.tenant, request)
-    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
+    return await call.engine.sandboxes.create(call.tenant, request)
 
 
 def _check_options(body: wire.NewSandbox) -> None:
@@ -67,8 +90,6 @@ def _check_options(body: wire.NewSandbox) -> None:
             raise Refusal(400, "autoPauseMemory requires autoPause")
         if body.auto_resume is not None and body.auto_resume.enabled:
             raise Refusal(400, "autoPauseMemory=false cannot be combined with autoResume")
-    if body.mcp is not None:
-        raise not_supported("mcp")
     if body.iam and body.iam.get("tokens"):
         raise not_supported("iam")
     if body.volume_mounts:

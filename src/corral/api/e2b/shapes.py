@@ -4,6 +4,7 @@ import json
 import math
 from datetime import datetime, timedelta
 
+from corral.api.e2b.names import template_id
 from corral.engine.engine import Engine
 from corral.model.lifecycle import State
 from corral.model.sandbox import MIB, Expiry, Sandbox
@@ -36,10 +37,16 @@ def end_at(sandbox: Sandbox) -> datetime:
     return sandbox.spec.ends_at or sandbox.spec.created_at + _NO_END
 
 
+def template_of(sandbox: Sandbox) -> str:
+    """The id, as clients know it, of what it was made from."""
+    alias = sandbox.spec.attributes.get(ALIAS)
+    return template_id(sandbox.spec.tenant, alias) if alias else sandbox.spec.template
+
+
 async def reply(engine: Engine, sandbox: Sandbox) -> wire.SandboxReply:
     """What create and connect answer."""
     return wire.SandboxReply(
-        template_id=sandbox.spec.template,
+        template_id=template_of(sandbox),
         sandbox_id=sandbox.id,
         envd_version=ENVD_VERSION,
         alias=sandbox.spec.attributes.get(ALIAS),
@@ -51,7 +58,7 @@ def listed(sandbox: Sandbox) -> wire.ListedSandbox:
     """A sandbox in a list."""
     spec = sandbox.spec
     return wire.ListedSandbox(
-        template_id=spec.template,
+        template_id=template_of(sandbox),
         sandbox_id=sandbox.id,
         started_at=started_at(sandbox),
         end_at=end_at(sandbox),

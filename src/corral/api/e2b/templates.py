@@ -1,182 +1,140 @@
-"""Templates and snapshots of the control plane. Both are Corral's templates; a build is what a template is now."""
-
-import re
-import secrets as randomness
-import uuid
-from typing import Any
+"""Templates on the control plane: looked up, listed, tagged, removed."""
 
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b.calls import Call
-from corral.api.e2b.failures import Refusal, not_supported
+from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import page_of
-from corral.errors import CorralError, NotFound, UserError
-from corral.model.ids import TenantId
-from corral.model.sandbox import MIB, Limits
+from corral.api.e2b.names import (
+    DEFAULT_TAG,
+    Reference,
+    build_id,
+    checked_tag,
+    parse_reference,
+    tag_of,
+    template_id,
+)
+from corral.api.e2b.references import find_template, next_token, shape_of, templates_of
 from corral.model.template import Template
-from corral.protocol.e2b.base import ENVD_VERSION
-from corral.protocol.e2b.sandboxes import Snapshot, SnapshotInfo
-
-DEFAULT_TAG = "default"
-_PART = re.compile(r"[a-z0-9_-]+")
-_TAG = re.compile(r"[a-z0-9._-]+")
-_CHECKPOINT = "checkpoint:"
-_UNNAMED = "snap-"
-
-
-def template_name(tenant: TenantId, text: str) -> str:
-    """The template's name or id in a reference `[namespace/]alias[:tag]`. Raises Refusal."""
-    reference = text.strip().lower()
-    path, colon, tag = reference.partition(":")
-    space, slash, alias = path.rpartition("/")
-    bad = not _PART.fullmatch(alias) or (slash and not _PART.fullmatch(space))
-    if bad or (colon and not _TAG.fullmatch(tag)):
-        raise Refusal(400, f"Invalid template reference: {text[:100]}")
-    if slash and space != tenant:
-        raise Refusal(404, f"template '{text[:100]}' not found")
-    if colon and tag != DEFAULT_TAG:
-        raise Refusal(404, f"tag '{tag}' does not exist for template '{path}'")
-    return alias
-
-
-async def find_template(call: Call, text: str) -> Template:
-    """The template of a reference. Raises Refusal."""
-    try:
-        return await call.engine.templates.get(call.tenant, template_name(call.tenant, text))
-    except NotFound:
-        raise Refusal(404, f"template '{text[:100]}' not found") from None
-
-
-def _build_id(template: Template) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, template.id))
-
-
-def _shape(template: Template) -> dict[str, Any]:
-    made, limits = template.created_at.isoformat(), Limits()
-    return {
-        "templateID": template.id,
-        "buildID": _build_id(template),
-        "cpuCount": int(limits.cpus),
-        "memoryMB": limits.memory // MIB,
-        "diskSizeMB": limits.disk // MIB,
-        "public": False,
-        "aliases": [template.name],
-        "names": [template.name],
-        "createdAt": made,
-        "updatedAt": made,
-        "createdBy": None,
-        "lastSpawnedAt": None,
-        "spawnCount": 0,
-        "buildCount": 1,
-        "envdVersion": ENVD_VERSION,
-        "buildStatus": "ready",
-    }
+from corral.protocol.e2b.templates import AssignTags, DeleteTags, UpdateTemplate
 
 
 async def list_templates(call: Call) -> Response:
     """All templates at once, as the first version of the call."""
-    return JSONResponse([_shape(item) for item in await call.engine.templates.list(call.tenant)])
+    return JSONResponse([shape_of(item) for item in await _current(call)])
 
 
 async def page_templates(call: Call) -> Response:
     """Templates in pages, newest first."""
-    found = await call.engine.templates.list(call.tenant)
+    found = await _current(call)
     page = page_of(found, [(item.created_at, item.id) for item in found], call.request.query_params)
-    return JSONResponse([_shape(item) for item in page.items], headers=next_token(page.next))
+    return JSONResponse([shape_of(item) for item in page.items], headers=next_token(page.next))
+
+
+async def _current(call: Call) -> list[Template]:
+    """One build of each alias: the default one, else its newest."""
+    found: dict[str, Template] = {}
+    for item in await call.engine.templates.list(call.tenant):
+        alias = template_id(call.tenant, item.name.partition(":")[0])
+        if alias not in found or tag_of(found[alias]) != DEFAULT_TAG:
+            found[alias] = item
+    return list(found.values())
 
 
 async def get_template(call: Call) -> Response:
-    """A template with its one build."""
-    template = await find_template(call, call.parameter("id"))
-    shape = _shape(template)
-    build = {
-        key: shape[key]
-        for key in ("buildID", "createdAt", "updatedAt", "cpuCount", "memoryMB", "diskSizeMB", "envdVersion")
-    }
-    builds = [{**build, "status": "ready", "finishedAt": shape["createdAt"]}]
-    return JSONResponse({**shape, "builds": builds})
+    """A template with its builds."""
+    _, found = await templates_of(call, call.parameter("id"))
+    builds = {build_id(item): item for item in found}
+    parts = ("buildID", "createdAt", "updatedAt", "cpuCount", "memoryMB", "diskSizeMB", "envdVersion")
+    shapes = [shape_of(item, len(builds)) for item in builds.values()]
+    told = [
+        {**{key: shape[key] for key in parts}, "status": "ready", "finishedAt": shape["createdAt"]}
+        for shape in shapes
+    ]
+    return JSONResponse({**shapes[-1], "builds": told})
 
 
 async def get_alias(call: Call) -> Response:
     """Whether there is a template of that name."""
     template = await find_template(call, call.parameter("alias"))
-    return JSONResponse({"templateID": template.id, "public": False})
+    return JSONResponse({"templateID": shape_of(template)["templateID"], "public": False})
 
 
-async def list_tags(call: Call) -> Response:
-    """A template has the tag `default` and no other."""
+async def update_template(call: Call) -> Response:
+    """Templates belong to their tenant: they cannot be made public."""
     template = await find_template(call, call.parameter("id"))
-    made = template.created_at.isoformat()
-    return JSONResponse([{"tag": DEFAULT_TAG, "buildID": _build_id(template), "createdAt": made}])
+    if (await call.body(UpdateTemplate, optional=True)).public:
+        raise Refusal(400, "templates of Corral belong to one tenant: they cannot be public")
+    return JSONResponse({"names": shape_of(template)["names"]})
 
 
 async def delete_template(call: Call) -> Response:
-    """Remove a template or a snapshot."""
-    template = await find_template(call, call.parameter("id"))
-    if any(item.spec.template == template.id for item in call.engine.sandboxes.list(call.tenant)):
-        raise Refusal(400, f"template '{template.name}' is used by sandboxes: kill them first")
-    await call.engine.templates.remove(call.tenant, template.id)
+    """Remove a template with all its tags, or the one tag that is named."""
+    text = call.parameter("id")
+    reference, found = await templates_of(call, text)
+    if ":" in text and reference.tag != DEFAULT_TAG:
+        found = [await find_template(call, text)]
+    used = {item.spec.template for item in call.engine.sandboxes.list(call.tenant)}
+    if any(item.id in used for item in found):
+        raise Refusal(400, f"template '{reference.alias}' is used by sandboxes: kill them first")
+    for item in found:
+        await call.engine.templates.remove(call.tenant, item.id)
     return Response(status_code=204)
 
 
-async def create_snapshot(call: Call) -> Response:
-    """A template of the sandbox's files as they are now."""
-    sandbox = call.sandbox()
-    body = await call.body(Snapshot, optional=True)
-    named = template_name(call.tenant, body.name) if body.name else None
-    name = named or f"{_UNNAMED}{sandbox.id}-{randomness.token_hex(4)}"
-    try:
-        template = await call.engine.checkpoint(call.tenant, sandbox.id, name)
-    except UserError as error:
-        raise Refusal(409 if error.status == 409 else 400, error.message) from None
-    return JSONResponse(_snapshot(template).to_dict(), 201)
+# -- tags -----------------------------------------------------------------------------------------------------------
 
 
-def _snapshot(template: Template) -> SnapshotInfo:
-    if template.name.startswith(_UNNAMED):
-        return SnapshotInfo(snapshot_id=f"{template.id}:{DEFAULT_TAG}", names=[])
-    path = f"{template.tenant}/{template.name}"
-    return SnapshotInfo(snapshot_id=f"{path}:{DEFAULT_TAG}", names=[path])
+async def list_tags(call: Call) -> Response:
+    """What tags a template has."""
+    _, found = await templates_of(call, call.parameter("id"))
+    return JSONResponse(
+        [
+            {"tag": tag_of(item), "buildID": build_id(item), "createdAt": item.created_at.isoformat()}
+            for item in found
+        ]
+    )
 
 
-async def list_snapshots(call: Call) -> Response:
-    """Templates that were made from sandboxes."""
-    query = call.request.query_params
-    prefix = f"{_UNNAMED}{query['sandboxID']}-" if "sandboxID" in query else ""
-    found = [
-        item
-        for item in await call.engine.templates.list(call.tenant)
-        if item.source.startswith(_CHECKPOINT) and item.name.startswith(prefix)
-    ]
-    if name := query.get("name"):
-        try:
-            wanted = template_name(call.tenant, name)
-        except Refusal as refusal:
-            if refusal.status != 404:
-                raise
-            found = []
-        else:
-            found = [item for item in found if wanted in (item.name, item.id)]
-    page = page_of(found, [(item.created_at, item.id) for item in found], query)
-    shown = [_snapshot(item).to_dict() for item in page.items]
-    return JSONResponse(shown, headers=next_token(page.next))
+async def count_tags(call: Call) -> Response:
+    """How many."""
+    _, found = await templates_of(call, call.parameter("id"))
+    return JSONResponse({"total": len(found)})
 
 
-async def template_ids(call: Call, text: str) -> set[str]:
-    """Ids of templates that a filter names; none for an unknown one."""
-    if ":" in text:
-        raise Refusal(400, "validation error: a template filter has no tag")
-    try:
-        return {(await find_template(call, text)).id}
-    except (Refusal, CorralError):
-        return set()
+async def has_tag(call: Call) -> Response:
+    """Whether a template has one."""
+    _, found = await templates_of(call, call.parameter("id"))
+    tag = checked_tag(call.request.query_params.get("tag", ""))
+    return JSONResponse({"exists": tag in map(tag_of, found), "normalizedTag": tag})
 
 
-async def no_builds(call: Call) -> Response:
-    """Building is the CLI's."""
-    raise not_supported("building templates over this API", "use `corral template build` on the host")
+async def assign_tags(call: Call) -> Response:
+    """Let tags point to a build."""
+    body = await call.body(AssignTags)
+    if not body.tags:
+        raise Refusal(400, "validation error: tags: at least one is needed")
+    tags = [checked_tag(tag) for tag in body.tags]
+    template = await find_template(call, body.target)
+    alias = template.name.partition(":")[0]
+    for tag in tags:
+        await call.engine.templates.tag(call.tenant, template.id, Reference(alias, tag).name)
+    return JSONResponse({"tags": tags, "buildID": build_id(template)}, 201)
 
 
-def next_token(token: str | None) -> dict[str, str]:
-    """The header of a page that is not the last."""
-    return {"x-next-token": token} if token else {}
+async def delete_tags(call: Call) -> Response:
+    """Take tags away from a template."""
+    body = await call.body(DeleteTags)
+    if ":" in body.name or not body.tags:
+        raise Refusal(400, "validation error: the name has no tag, and tags has at least one")
+    tags = {checked_tag(tag) for tag in body.tags}
+    if DEFAULT_TAG in tags:
+        raise Refusal(400, f"the tag '{DEFAULT_TAG}' cannot be removed")
+    parse_reference(call.tenant, body.name)
+    _, found = await templates_of(call, body.name)
+    for missing in tags - {tag_of(item) for item in found}:
+        raise Refusal(404, f"tag '{missing}' does not exist for template '{body.name[:100]}'")
+    for item in found:
+        if tag_of(item) in tags:
+            await call.engine.templates.remove(call.tenant, item.id)
+    return Response(status_code=204)

@@ -1,6 +1,8 @@
 """`/files`: contents of files, streamed in and out."""
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import mimetypes
@@ -8,24 +10,38 @@ import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from corral.api.bodies import streamed
 from corral.api.e2b.box import Box
+from corral.api.e2b.calls import read_body
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.rpc import RpcError
+from corral.api.e2b.watching import Watchers
 from corral.engine.ports import Entry, EntryKind
 from corral.errors import Conflict, DiskFull, NotFound
+from corral.protocol.base import MAX_JSON_BODY
+from corral.protocol.e2b.filesystem import ComposeRequest
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _PIECE = 256 * 1024
 MAX_HEADER = 16 * 1024
+MAX_METADATA = 4096
+MAX_METADATA_KEY = 246
+_METADATA = "x-metadata-"
+_METADATA_PREFIX = len("user.e2b.")
+_PRINTABLE = re.compile(r"[ -~]*")
+MAX_IDLE = 300.0
+"""Seconds without a byte after which an upload is given up."""
 _FORM_EVENTS = (
     *("part_begin", "part_data", "part_end", "end"),
     *("header_begin", "header_field", "header_value", "header_end", "headers_finished"),
@@ -103,52 +119,127 @@ def _range(text: str | None, entry: Entry) -> tuple[int, int] | None:
     return start, end - start
 
 
-async def upload(request: Request, box: Box) -> Response:
+async def upload(request: Request, box: Box, watchers: Watchers) -> Response:
     """Write one file, or several of a form."""
-    if any(name.startswith("x-metadata-") for name in request.headers):
-        raise Refusal(400, "invalid metadata: metadata of files is not supported by Corral")
     user = await _user(request, box)
+    target = _Target(box, user, file_metadata(request.headers), watchers)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     body = _decoded(request)
     path = request.query_params.get("path")
     if kind == b"application/octet-stream":
         if not path:
             raise Refusal(400, "path query parameter is required for raw body upload")
-        written = [await _write(box, path, user, body)]
+        written = [await target.write(path, body)]
     elif kind == b"multipart/form-data" and options.get(b"boundary"):
-        written = await _write_form(box, path, user, options[b"boundary"], body)
+        written = await _write_form(target, path, options[b"boundary"], body)
     else:
         raise Refusal(400, f"unsupported content type: {kind.decode('latin-1')[:100]}")
     return JSONResponse(written)
 
 
+def file_metadata(headers: Headers) -> dict[str, str]:
+    """Metadata that an upload's headers give its files; of a key that is there twice the first value. Raises Refusal."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        if name.startswith(_METADATA):
+            found.setdefault(name.removeprefix(_METADATA), value)
+    for key, value in found.items():
+        if not 1 <= len(key) <= MAX_METADATA_KEY or not (
+            _PRINTABLE.fullmatch(key) and _PRINTABLE.fullmatch(value)
+        ):
+            raise Refusal(
+                400, f"invalid metadata: {key[:40]!r} or its value is too long or not printable ASCII"
+            )
+    if sum(len(key) + len(value) + _METADATA_PREFIX for key, value in found.items()) > MAX_METADATA:
+        raise Refusal(400, f"invalid metadata: keys and values are over {MAX_METADATA} bytes in all")
+    return found
+
+
 async def _write_form(
-    box: Box, path: str | None, user: str, boundary: bytes, body: AsyncIterator[bytes]
+    target: "_Target", path: str | None, boundary: bytes, body: AsyncIterator[bytes]
 ) -> list[dict[str, Any]]:
     form = _Form(boundary, body)
     written: list[dict[str, Any]] = []
     async for name, filename in form.parts():
         if name != "file":
             continue
-        target = path or filename
-        if not target:
+        place = path or filename
+        if not place:
             raise Refusal(400, "a part of the form has no filename, and the query no path")
-        place = await _path(box, target, user)
+        place = await target.path(place)
         if any(item["path"] == place for item in written):
             raise Refusal(400, f"you cannot upload multiple files to the same path '{place}'")
-        written.append(await _write(box, target, user, form.content()))
+        written.append(await target.write(place, form.content()))
     return written
 
 
-async def _write(box: Box, target: str, user: str, data: AsyncIterator[bytes]) -> dict[str, Any]:
-    path = await _path(box, target, user)
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where the files of a request go: whose they are, what is attached to them, and who watches."""
+
+    box: Box
+    user: str
+    metadata: dict[str, str]
+    watchers: Watchers
+
+    async def path(self, text: str) -> str:
+        return await _path(self.box, text, self.user)
+
+    async def write(self, place: str, data: AsyncIterator[bytes]) -> dict[str, Any]:
+        path = await self.path(place)
+        files = await self.box.files()
+        with self.watchers.uploading(self.box.sandbox.id, path) as upload:
+            try:
+                entry = await files.write(path, upload.counted(data), self.user, metadata=self.metadata)
+            except Conflict as error:
+                raise Refusal(400, f"path is a directory: {path} ({error.message})") from None
+            except DiskFull:
+                raise Refusal(507, "not enough disk space available") from None
+        told = {"path": path, "name": entry.name, "type": "file"}
+        return {**told, "metadata": entry.metadata} if entry.metadata else told
+
+
+async def compose(request: Request, box: Box, watchers: Watchers) -> Response:
+    """One file of several, which are removed once it is there."""
+    body = await _compose_request(request)
     try:
-        entry = await (await box.files()).write(path, data, user)
-    except Conflict as error:
-        raise Refusal(400, f"path is a directory: {path} ({error.message})") from None
-    except DiskFull:
-        raise Refusal(507, "not enough disk space available") from None
-    return {"path": path, "name": entry.name, "type": "file"}
+        user = await box.user(body.username)
+    except RpcError as error:
+        raise Refusal(401, error.message) from None
+    destination = await _path(box, body.destination, user)
+    sources = [await _path(box, item, user) for item in body.source_paths]
+    if destination in sources:
+        raise Refusal(400, f"the destination '{destination}' is a source too")
+    files = await box.files()
+    for source in sources:
+        try:
+            kind = (await files.stat(source)).kind
+        except (NotFound, Conflict):
+            raise Refusal(404, f"path '{source}' does not exist") from None
+        if kind is not EntryKind.FILE:
+            raise Refusal(400, f"path '{source}' is not a regular file")
+
+    async def joined() -> AsyncIterator[bytes]:
+        for source in sources:
+            async for chunk in files.read(source):
+                yield chunk
+
+    await _Target(box, user, {}, watchers).write(destination, joined())
+    for source in dict.fromkeys(sources):
+        with contextlib.suppress(NotFound):
+            await files.remove(source)
+    return JSONResponse((await box.info(await files.stat(destination))).to_dict())
+
+
+async def _compose_request(request: Request) -> ComposeRequest:
+    raw = await read_body(request, MAX_JSON_BODY)
+    try:
+        body = ComposeRequest.model_validate_json(raw)
+    except ValidationError:
+        raise Refusal(400, "Error when parsing request: source_paths and destination are not there") from None
+    if not body.source_paths or not body.destination:
+        raise Refusal(400, "source_paths and destination cannot be empty")
+    return body
 
 
 async def _user(request: Request, box: Box) -> str:
@@ -173,12 +264,12 @@ async def _decoded(request: Request) -> AsyncGenerator[bytes, None]:
         raise Refusal(400, f"unsupported content encoding: {encoding[:40]}")
     try:
         if encoding != "gzip":
-            async for chunk in request.stream():
+            async for chunk in _timely(request.stream()):
                 if chunk:
                     yield chunk
             return
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        async for chunk in request.stream():
+        async for chunk in _timely(request.stream()):
             while chunk:
                 if piece := unpacker.decompress(chunk, _PIECE):
                     yield piece
@@ -189,6 +280,18 @@ async def _decoded(request: Request) -> AsyncGenerator[bytes, None]:
         raise Refusal(400, "the body is not gzip") from None
     except ClientDisconnect:
         raise Refusal(400, "the request's body broke off") from None
+
+
+async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(MAX_IDLE):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Refusal(408, f"no byte of the body came for {MAX_IDLE:.0f} seconds") from None
+        yield chunk
 
 
 class _Form:

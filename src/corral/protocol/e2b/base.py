@@ -5,9 +5,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-ENVD_VERSION = "0.5.14"
-"""What clients may expect of a sandbox: all of the protocol up to this version of its daemon's. The next features would
-be metadata of files (0.6.2) and entries in watches (0.6.3)."""
+ENVD_VERSION = "0.6.13"
+"""What clients may expect of a sandbox: all of the protocol up to this version of its daemon's."""
 ENVD_PORT = 49983
 
 

@@ -1,5 +1,7 @@
 """Messages of the service `filesystem.Filesystem`, as JSON."""
 
+from pydantic import BaseModel, Field
+
 from corral.protocol.e2b.base import Wire
 from corral.protocol.e2b.process import Nothing
 
@@ -51,6 +53,15 @@ class EntryInfo(Wire):
     modified_time: str
     symlink_target: str | None = None
     is_symlink: bool | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ComposeRequest(BaseModel):
+    """Make one file of several."""
+
+    source_paths: list[str] = Field(default_factory=list, max_length=10_000)
+    destination: str = ""
+    username: str | None = None
 
 
 class EntryReply(Wire):
@@ -70,6 +81,7 @@ class FilesystemEvent(Wire):
 
     name: str
     type: str
+    entry: EntryInfo | None = None
 
 
 class WatchReply(Wire):
