@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
-from corral.engine.environment import provider_environment, service_url, trust_environment
+from corral.engine.environment import (
+    git_environment,
+    provider_environment,
+    service_url,
+    trust_environment,
+)
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Progress, Store
 from corral.engine.processes import Processes, StartRequest
@@ -82,9 +87,12 @@ class AgentService:
         spec = sandbox.spec
         env = {**trust_environment(), **spec.env}
         named = await self._existing(spec.tenant, spec.secrets) if spec.secrets else []
+        if not named and not spec.repos:
+            return {"GIT_TERMINAL_PROMPT": "0", **env}
+        token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)
+        env = {**git_environment(spec.repos, spec.egress, token), **env}
         if not named:
             return env
-        token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)
         if spec.agent is None:
             return {**provider_environment(named, token), **env}
         connection = _connection(find_preset(spec.agent), named, token.reveal())

@@ -17,6 +17,7 @@ from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
 from corral.model.ids import check_labels
 from corral.model.sandbox import Limits
+from corral.policy.repos import parse_repo
 from corral.protocol import sandboxes as protocol
 from corral.protocol.base import Done
 from corral.protocol.catalog import Denials, Pulled
@@ -51,6 +52,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         budget=body.budget,
         queue=body.queue,
         queue_timeout=body.queue_timeout,
+        repos=tuple(parse_repo(text) for text in body.git_repos),
         progress=progress,
     )
 

@@ -37,6 +37,9 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         workdir=spec.workdir,
         allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.rules],
         secrets=list(spec.secrets),
+        git_repos=[
+            sandboxes.GitRepo(name=one.name, access=one.access, secret=one.secret) for one in spec.repos
+        ],
         ttl=None if spec.ttl is None else round(spec.ttl),
         agent=spec.agent,
         repo=spec.repo,

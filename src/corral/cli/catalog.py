@@ -132,7 +132,9 @@ Examples:
   corral secret add anthropic                          (asks, without showing what you type)
   corral secret add anthropic < key.txt
   corral secret add openai --from-env OPENAI_API_KEY
-  corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt""",
+  corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt
+  corral secret add github < token.txt                 (a token that git pushes with)
+  corral secret add work --provider git --base-url https://git.example.com < user-and-password.txt""",
 )
 @click.argument("name")
 @click.option(

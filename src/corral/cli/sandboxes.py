@@ -64,6 +64,12 @@ def create_options(command: F) -> F:
         ),
         click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
         click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
+        click.option(
+            "--git-repo",
+            multiple=True,
+            metavar="HOST/OWNER/NAME[:write]",
+            help="A repository that git in it may read, or also push to.",
+        ),
         click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
         click.option("--queue", is_flag=True, help="Wait in a fair queue if the host has no room for it."),
         click.option("--queue-timeout", type=Duration(), help="Wait that long at most. Default: no end."),
@@ -94,6 +100,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "budget": values["budget"],
         "queue": values["queue"] or values["queue_timeout"] is not None,
         "queue_timeout": None if values["queue_timeout"] is None else max(1, int(values["queue_timeout"])),
+        "git_repos": values["git_repo"],
     }
 
 
@@ -216,6 +223,7 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("isolation", f"{info.isolation} ({info.runtime})"),
             ("agent", info.agent),
             ("repository", info.repo),
+            ("git repositories", ", ".join(f"{one.name} ({one.access})" for one in info.git_repos)),
             ("branch", info.branch),
             ("user", info.user),
             ("work directory", info.workdir),

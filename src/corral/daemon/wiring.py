@@ -153,13 +153,16 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     stack.callback(processes.detach)
     repos = RepositoryService(
-        sandboxes=lambda: sandboxes, processes=processes, scratch=make_scratch(places.data / "quarantine")
+        sandboxes=lambda: sandboxes,
+        processes=processes,
+        scratch=make_scratch(places.data / "quarantine"),
+        secrets=secrets.list,
     )
 
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
         if tenant not in uid_bases:
             uid_bases[tenant] = (await store.tenant(tenant)).uid_base
-        return await repos.complete(await agents.complete(tenant, request))
+        return await repos.complete(tenant, await agents.complete(tenant, request))
 
     async def provision(sandbox: Sandbox, request: CreateRequest) -> None:
         await agents.configure(sandbox)

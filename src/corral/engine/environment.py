@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+from corral.model.egress import EgressPolicy
+from corral.model.git import RepoGrant
 from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.policy.egress import Allowed, decide, split_authority
+from corral.policy.repos import rewrites
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Where the host's CA bundle stands inside every sandbox."""
@@ -35,6 +39,28 @@ def trust_environment() -> dict[str, str]:
 def service_url(secret: str) -> str:
     """Where a sandbox reaches the API that `secret` opens, without a version suffix."""
     return f"{GATEWAY}/s/{secret}"
+
+
+def git_environment(repos: Sequence[RepoGrant], egress: EgressPolicy, token: Secret) -> dict[str, str]:
+    """Git's configuration, so that the repositories' usual addresses lead to the gateway, which git tells its token
+    (G-239). It is nowhere in files, so that no template keeps it.
+    """
+    env = {"GIT_TERMINAL_PROMPT": "0"}
+    if not repos:
+        return env
+    hosts = {one.host for one in repos}
+    direct = frozenset(
+        host for host in hosts if isinstance(decide(egress, *split_authority(host, 443)), Allowed)
+    )
+    settings = [(f"url.{new}.insteadOf", old) for new, old in rewrites(repos, direct, GATEWAY)]
+    answer = f'echo username=corral; echo "password={token.reveal()}"'
+    settings += [
+        (f"credential.{GATEWAY}.helper", ""),  # and no other helper, which might keep it
+        (f"credential.{GATEWAY}.helper", f'!f() {{ test "$1" = get && {{ {answer}; }}; }}; f'),
+    ]
+    for number, (key, value) in enumerate(settings):
+        env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return {**env, "GIT_CONFIG_COUNT": str(len(settings))}
 
 
 def provider_environment(secrets: Sequence[SecretInfo], token: Secret) -> dict[str, str]:

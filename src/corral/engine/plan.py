@@ -6,6 +6,7 @@ from datetime import datetime
 from corral.engine.ports import Progress
 from corral.errors import InvalidInput, Unsupported
 from corral.model.egress import EgressPolicy, HostRule
+from corral.model.git import PushPolicy, RepoGrant
 from corral.model.ids import (
     SandboxId,
     TenantId,
@@ -19,6 +20,7 @@ from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.template import Template
 from corral.policy.budget import checked_cap
 from corral.policy.egress import parse_rule
+from corral.policy.repos import MAX_REPOS
 
 MAX_TTL = 365 * 24 * 3600
 MAX_ALLOW = 256
@@ -32,6 +34,8 @@ class CreateRequest:
     means those that `agent` can use, and none without an agent. `repo` is a directory of the host or an https URL,
     `branch` is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in
     millionths of a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
+    `repos` are git repositories that it may use, with or without the secret that opens each;
+    `push` says what it may push.
     """
 
     template: str | None = None
@@ -55,6 +59,8 @@ class CreateRequest:
     attributes: dict[str, str] = field(default_factory=dict)
     queue: bool = False
     queue_timeout: float | None = None
+    repos: tuple[RepoGrant, ...] = ()
+    push: PushPolicy = field(default_factory=PushPolicy)
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -75,6 +81,8 @@ def checked(request: CreateRequest) -> CreateRequest:
     for rule in request.allow:
         parse_rule(rule)
     checked_cap(request.budget)
+    if len(request.repos) > MAX_REPOS:
+        raise InvalidInput(f"{len(request.repos)} repositories are too many", f"give at most {MAX_REPOS}")
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
     return request
@@ -160,4 +168,6 @@ def build_spec(
         branch=request.branch,
         expiry=request.expiry,
         attributes=request.attributes,
+        repos=request.repos,
+        push=request.push,
     )

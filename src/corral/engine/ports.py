@@ -15,6 +15,7 @@ from typing import Protocol
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
+from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.process import ProcessInfo, Stream
@@ -276,6 +277,8 @@ class Attachment:
     token_hash: str
     secrets: tuple[str, ...]
     egress: EgressPolicy
+    repos: tuple[RepoGrant, ...] = ()
+    push: PushPolicy = field(default_factory=PushPolicy)
 
 
 @dataclass(frozen=True, slots=True)

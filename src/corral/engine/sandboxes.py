@@ -362,7 +362,16 @@ class Sandboxes:
         listeners = await self._driver.listen(spec)
         try:
             await self._gateway.attach(
-                Attachment(spec.id, spec.tenant, spec.name, grant.token_hash, spec.secrets, spec.egress),
+                Attachment(
+                    spec.id,
+                    spec.tenant,
+                    spec.name,
+                    grant.token_hash,
+                    spec.secrets,
+                    spec.egress,
+                    spec.repos,
+                    spec.push,
+                ),
                 listeners,
             )
         finally:

@@ -14,6 +14,7 @@ DEFAULT_BASE_URLS = {
     Provider.OPENROUTER: "https://openrouter.ai/api/v1",
     Provider.GITHUB: "https://github.com",
     Provider.GITLAB: "https://gitlab.com",
+    Provider.BITBUCKET: "https://bitbucket.org",
 }
 
 

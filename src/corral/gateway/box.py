@@ -38,6 +38,8 @@ class Box:
         self.name = attach.name
         self.secrets = frozenset(attach.secrets)
         self.policy: EgressPolicy = attach.egress
+        self.repos = attach.repos
+        self.push = attach.push
         self.names = NameTable(attach.egress)
         self.audit = AuditTrail(send)
         self.bad_tokens = TokenBucket(_BAD_TOKEN_RATE, _BAD_TOKEN_BURST)

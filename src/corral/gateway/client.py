@@ -49,7 +49,9 @@ class _Kept:
     def message(self, seq: int) -> link.Attach:
         a = self.attachment
         specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
-        return link.Attach(seq, a.sandbox, a.tenant, a.name, a.token_hash, a.secrets, a.egress, specs)
+        return link.Attach(
+            seq, a.sandbox, a.tenant, a.name, a.token_hash, a.secrets, a.egress, a.repos, a.push, specs
+        )
 
     def close(self) -> None:
         for listener in self.listeners:

@@ -18,6 +18,7 @@ WELCOME = f"""This is the gateway of a Corral sandbox. It is the only way out of
 {_BASE}/policy    what this sandbox may reach
 {_BASE}/denials   what it was refused lately, and why
 {_BASE}/s/NAME    a model API; the key is on the host, the sandbox's token stands for it
+{_BASE}/git/HOST/OWNER/NAME  a git repository; git is set up here to use it for https://HOST/OWNER/NAME
 
 Everything else is refused at once. To have a host allowed, ask the person who runs this sandbox.
 """
@@ -44,6 +45,7 @@ def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
             for name, found in sorted(secrets.items())
             if found.spec.provider.is_model
         ],
+        "repositories": [{"name": one.name, "access": one.access.value} for one in box.repos],
     }
 
 

@@ -19,6 +19,7 @@ from corral.gateway.dial import Dialer
 from corral.gateway.dns import Resolver, TcpResolver, serve_udp
 from corral.gateway.forward import Forwarder
 from corral.gateway.front import Front
+from corral.gateway.git import GitService
 from corral.gateway.llm import ModelService
 from corral.gateway.pricing import PriceBook
 from corral.gateway.replies import closing, plain
@@ -29,6 +30,7 @@ from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.policy.addresses import parse_networks
 from corral.policy.egress import checked_policy
+from corral.policy.repos import PREFIX
 from corral.wire import link
 
 _BACKLOG = 1024
@@ -43,6 +45,7 @@ class _Served:
     box: Box
     forwarder: Forwarder
     models: ModelService
+    git: GitService
 
 
 class Service:
@@ -109,7 +112,8 @@ class Service:
         models = ModelService(
             box, self._dialer, self._granted, lambda: self._prices, lambda: self._limits, self._reservations
         )
-        return _Served(box, Forwarder(box, self._dialer), models)
+        git = GitService(box, self._dialer, self._granted)
+        return _Served(box, Forwarder(box, self._dialer), models, git)
 
     def _granted(self, box: Box) -> Mapping[str, Credential]:
         return self._vault.granted(box)
@@ -145,6 +149,7 @@ class Service:
         served.box.close()
         await served.forwarder.close()
         await served.models.close()
+        await served.git.close()
 
 
 def _own_pages(
@@ -156,6 +161,8 @@ def _own_pages(
         path, _, query = request.raw_path.partition("?")
         if path.startswith("/s/"):
             return await served.models.serve(request, path, query)
+        if path.startswith(PREFIX):
+            return await served.git.serve(request, path, query)
         if request.method not in ("GET", "HEAD"):
             return closing(plain(405, "Only GET is served here.", reason="method"))
         return pages.serve(served.box, path, granted(served.box))

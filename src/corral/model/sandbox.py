@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from corral.errors import InvalidInput
 from corral.model.egress import EgressPolicy
+from corral.model.git import PushPolicy, RepoGrant
 from corral.model.ids import SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
 
@@ -64,6 +65,7 @@ class SandboxSpec:
     `env` holds what the caller gave and the template gave, already merged; it never holds a secret.
     `secrets` names the vault's secrets that its grant covers. `ttl` in seconds from creation, None for no end; it
     does not run while the sandbox is paused. `attributes` is what a surface of the API notes for itself; no secrets.
+    `repos` are the git repositories that it may use, `push` the rules of its pushes.
     """
 
     id: SandboxId
@@ -86,6 +88,8 @@ class SandboxSpec:
     branch: str | None = None
     expiry: Expiry = Expiry.REMOVE
     attributes: dict[str, str] = field(default_factory=dict)
+    repos: tuple[RepoGrant, ...] = ()
+    push: PushPolicy = field(default_factory=PushPolicy)
 
     @property
     def ends_at(self) -> datetime | None:

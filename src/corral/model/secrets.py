@@ -68,6 +68,7 @@ class Provider(StrEnum):
     OPENROUTER = "openrouter"
     GITHUB = "github"
     GITLAB = "gitlab"
+    BITBUCKET = "bitbucket"
     GIT = "git"
 
     @property
@@ -75,7 +76,13 @@ class Provider(StrEnum):
         """Whether it is a model API, which only the metered service reaches."""
         return self in MODEL_PROVIDERS
 
+    @property
+    def is_git(self) -> bool:
+        """Whether it opens repositories."""
+        return self in GIT_PROVIDERS
 
+
+GIT_PROVIDERS = frozenset({Provider.GITHUB, Provider.GITLAB, Provider.BITBUCKET, Provider.GIT})
 MODEL_PROVIDERS = frozenset({Provider.ANTHROPIC, Provider.OPENAI, Provider.GEMINI, Provider.OPENROUTER})
 
 

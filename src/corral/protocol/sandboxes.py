@@ -4,9 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from corral.model.git import Access
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, Isolation
 from corral.policy.budget import MAX_CAP
+from corral.policy.repos import MAX_REPOS
 from corral.protocol.base import (
     MAX_PROMPT,
     Env,
@@ -27,6 +29,12 @@ MAX_ALLOW = 256
 Seconds = Annotated[int, Field(ge=1, le=MAX_TTL)]
 AllowedHost = Annotated[
     str, Field(min_length=1, max_length=260, examples=["example.org", "*.example.org:8443"])
+]
+
+
+RepoText = Annotated[
+    str,
+    Field(min_length=3, max_length=1024, examples=["github.com/owner/name", "github.com/owner/name:write"]),
 ]
 
 
@@ -77,6 +85,11 @@ class CreateSandbox(Request):
         description="HTTPS URL to clone; over the unix socket also an absolute path on the host.",
     )
     branch: Text | None = Field(default=None, description="Branch to work on; `auto` for `corral/NAME`.")
+    git_repos: list[RepoText] = Field(
+        default_factory=list,
+        max_length=MAX_REPOS,
+        description="Repositories that git in it may read, or push to, with the credential on the host.",
+    )
     budget: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
         default=None,
         description="What its model calls may cost, in millionths of a US dollar. Default: the host's.",
@@ -106,6 +119,14 @@ class HostRule(Reply):
     ports: list[int]
 
 
+class GitRepo(Reply):
+    """A repository that it may use."""
+
+    name: str = Field(examples=["github.com/owner/name"])
+    access: Access
+    secret: str | None = Field(description="The credential that the gateway adds; null for none.")
+
+
 class SandboxInfo(Reply):
     """A sandbox as it stands."""
 
@@ -124,6 +145,7 @@ class SandboxInfo(Reply):
     workdir: str
     allow: list[HostRule]
     secrets: list[str]
+    git_repos: list[GitRepo] = Field(default_factory=list)
     ttl: int | None = None
     agent: str | None = None
     repo: str | None = None

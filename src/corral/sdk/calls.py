@@ -70,6 +70,7 @@ def create_sandbox(
     budget: int | None = None,
     queue: bool = False,
     queue_timeout: int | None = None,
+    git_repos: Iterable[str] = (),
     progress: OnProgress | None = None,
 ) -> LongCall[sandboxes.SandboxInfo]:
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
@@ -80,6 +81,8 @@ def create_sandbox(
     the coding agent it is for. `repo`: path on the daemon's host, or HTTPS URL; `branch`: a name, or `auto`.
     `budget`: what its model calls may cost, in millionths of a US dollar. `queue`: wait for room on the host, rather than
     be refused (NoCapacity, DiskFull), for `queue_timeout` seconds at most; `progress` tells the place.
+    `git_repos`: repositories that git in it may
+    use with the host's credential, as `host/owner/name`, with `:write` behind it to push.
     """
     body = build(
         sandboxes.CreateSandbox,
@@ -102,6 +105,7 @@ def create_sandbox(
             budget=budget,
             queue=queue or None,
             queue_timeout=queue_timeout,
+            git_repos=list(git_repos) or None,
         ),
     )
     request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)

@@ -44,6 +44,7 @@ class CreateOptions(TypedDict, total=False):
     budget: int | None
     queue: bool
     queue_timeout: int | None
+    git_repos: tuple[str, ...]
     progress: OnProgress | None
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from corral.errors import InvalidInput, TooLarge
 from corral.model.budget import Refusal
 from corral.model.egress import EgressPolicy
+from corral.model.git import PushPolicy, RepoGrant
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
@@ -32,7 +33,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Attach:
     token_hash: str
     secrets: tuple[str, ...]
     egress: EgressPolicy
+    repos: tuple[RepoGrant, ...]
+    push: PushPolicy
     listeners: tuple[ListenerSpec, ...]
 
 
@@ -210,7 +213,7 @@ class UsageRecord:
 class AuditRecord:
     """A decision. Never holds a secret, a token, a header's or a query's value.
 
-    `kind` is the service: dns, tls, http, llm. `suppressed` counts records of the sandbox that were left out
+    `kind` is the service: dns, tls, http, llm, git. `suppressed` counts records of the sandbox that were left out
     since the last one because they were too many.
     """
 

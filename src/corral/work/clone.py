@@ -8,8 +8,8 @@ from corral.work.names import check_clone_url, choose_branch, clean_text, is_obj
 from corral.work.ports import GuestShell
 
 _CLONE = guest.Script(
-    "exec git -c protocol.allow=never -c protocol.https.allow=always clone --quiet"
-    ' --no-recurse-submodules -- "$1" "$2"',
+    "exec git -c protocol.allow=never -c protocol.https.allow=always -c protocol.http.allow=always"
+    ' clone --quiet --no-recurse-submodules -- "$1" "$2"',
     "clone",
 )
 _BRANCH = guest.Script(

@@ -1,48 +1,56 @@
 """Repositories as a service of the engine: brought into new sandboxes, compared, fetched back."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from corral.engine.plan import CreateRequest, egress_policy
+from corral.engine.plan import CreateRequest
 from corral.engine.processes import Processes
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.shell import Shell
-from corral.errors import Conflict, Forbidden
+from corral.errors import Conflict
 from corral.model.ids import TenantId
 from corral.model.sandbox import Sandbox
-from corral.policy.egress import Allowed, decide
+from corral.model.secrets import SecretInfo
 from corral.work.carry import GUEST_HOME, carry
 from corral.work.clone import clone_url
 from corral.work.diff import diff
 from corral.work.inspect import inspect_repo
 from corral.work.names import check_clone_url, choose_branch, directory_name
 from corral.work.pull import pull
+from corral.work.repogrants import with_grants
 
 
 class RepositoryService:
     """What the engine knows of repositories. `scratch` is a directory of `quarantine.make_scratch`."""
 
-    def __init__(self, *, sandboxes: Callable[[], Sandboxes], processes: Processes, scratch: Path) -> None:
+    def __init__(
+        self,
+        *,
+        sandboxes: Callable[[], Sandboxes],
+        processes: Processes,
+        scratch: Path,
+        secrets: Callable[[TenantId], Awaitable[list[SecretInfo]]],
+    ) -> None:
         self._sandboxes = sandboxes
+        self._secrets = secrets
         self._processes = processes
         self._scratch = scratch
 
-    async def complete(self, request: CreateRequest) -> CreateRequest:
-        """The request with its repository checked and its working directory set to where that will be.
+    async def complete(self, tenant: TenantId, request: CreateRequest) -> CreateRequest:
+        """The request with its repository checked and its working directory set to where that will be, and with the
+        credential of each repository that it may use.
 
-        Raises what `inspect_repo` raises, InvalidInput for a bad URL or branch, Forbidden for a host not allowed.
+        Raises what `inspect_repo` and `with_grants` raise, InvalidInput for a bad URL or branch.
         """
+        url = check_clone_url(request.repo) if request.repo is not None and _is_url(request.repo) else None
+        if request.repos or url is not None:
+            request = with_grants(request, await self._secrets(tenant), url)
         if request.repo is None:
             return request
         choose_branch(request.branch, "sandbox")
-        if _is_url(request.repo):
-            source = check_clone_url(request.repo)
-            _check_allowed(source, request)
-        else:
-            source = str((await inspect_repo(request.repo)).path)
+        source = request.repo if url is not None else str((await inspect_repo(request.repo)).path)
         workdir = request.workdir or f"{GUEST_HOME}/{directory_name(source)}"
         return replace(request, repo=source, workdir=workdir)
 
@@ -97,13 +105,3 @@ class RepositoryService:
 
 def _is_url(source: str) -> bool:
     return "://" in source
-
-
-def _check_allowed(url: str, request: CreateRequest) -> None:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    decision = decide(egress_policy(request.allow), host, parts.port or 443)
-    if not isinstance(decision, Allowed):
-        raise Forbidden(
-            f"the sandbox may not reach {host}, where its repository is", f"allow it: add --allow {host}"
-        )

@@ -10,6 +10,7 @@ from corral.gateway.box import Box
 from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
 from corral.gateway.pricing import PriceBook, worst_cost
 from corral.model.egress import EgressPolicy
+from corral.model.git import PushPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
@@ -28,7 +29,7 @@ def spec(url: str = "https://api.anthropic.com", provider: Provider = Provider.A
 
 
 def box() -> Box:
-    attach = Attach(0, SANDBOX, TENANT, "b", "00", ("key",), EgressPolicy(), ())
+    attach = Attach(0, SANDBOX, TENANT, "b", "00", ("key",), EgressPolicy(), (), PushPolicy(), ())
     return Box(attach, lambda record: None, frozenset)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from corral.errors import InvalidInput, TooLarge
 from corral.model.budget import Refusal, Scope, Window
 from corral.model.egress import EgressPolicy, HostRule
+from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
@@ -23,6 +24,8 @@ USAGE = Usage(
 MESSAGES: list[link.Message] = [
     link.Attach(
         1, SANDBOX, TENANT, "brave-otter", "ab", ("anthropic",), EgressPolicy((HostRule("a.com", (443,)),), ("10.0.0.0/8",)),
+        (RepoGrant("github.com", "o/r", Access.WRITE, "github", True), RepoGrant("git.test:8443", "a/b/c")),
+        PushPolicy((PushRule(Verdict.ASK, "main", (Operation.FORCE,)),), ("ci.skip",)),
         (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
     ),
     link.Detach(2, SANDBOX),

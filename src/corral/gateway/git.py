@@ -1,0 +1,183 @@
+"""The git service: http://gateway.corral/git/HOST/OWNER/NAME, a stand-in for a repository on its server.
+
+The path of a request: whose sandbox (the socket), its token, the repository that its grant covers and how far; then it
+goes upstream with the host's credential, and the answer comes back as it is made. A fetch streams through. A push is
+held, read and judged first: see `gitpush`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from corral.errors import InvalidInput, TooLarge
+from corral.gateway.access import tokens
+from corral.gateway.box import Box
+from corral.gateway.dial import Dialer
+from corral.gateway.forward import BODY_IDLE, continue_if_asked, cut, pump
+from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server, target
+from corral.gateway.replies import closing, plain
+from corral.gateway.vault import Credential
+from corral.model.git import Access
+from corral.policy.repos import BadRoute, Route, Service, find_grant, route
+from corral.wire.gitrefs import RefsFilter
+
+_KINDS = {
+    Service.READ_REFS: "application/x-git-upload-pack-advertisement",
+    Service.WRITE_REFS: "application/x-git-receive-pack-advertisement",
+    Service.FETCH: "application/x-git-upload-pack-result",
+}
+_PASSED = ("User-Agent", "Accept", "Content-Type", "Content-Encoding")
+_PROTOCOLS = frozenset({"version=0", "version=1", "version=2"})
+
+_log = logging.getLogger(__name__)
+
+
+class GitService:
+    """Serves one box's git."""
+
+    def __init__(self, box: Box, dialer: Dialer, granted: Callable[[Box], Mapping[str, Credential]]) -> None:
+        self._box = box
+        self._granted = granted
+        self._upstream = GitUpstream(box, dialer)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._upstream.close()
+
+    async def serve(self, request: web.BaseRequest, path: str, query: str) -> web.StreamResponse:
+        """Answer a request to `/git/…`."""
+        found = route(request.method, path, query)
+        try:
+            if isinstance(found, BadRoute):
+                raise GitRefusedError(404, found.message, "use git with an https:// URL", "bad-route")
+            unauthenticated = self._authenticate(request)
+            if unauthenticated is not None:
+                return unauthenticated
+            return await self._dispatch(request, found, self._target(found))
+        except GitRefusedError as refused:
+            self._note("denied", found, refused.reason, request.method, path, refused.status)
+            return closing(plain(refused.status, refused.text, reason=refused.reason))
+
+    def _authenticate(self, request: web.BaseRequest) -> web.Response | None:
+        """None for the token of this sandbox; else what makes git ask its helper for it (G-19, G-237)."""
+        found = tokens(request.raw_headers, "")
+        if len(found) == 1 and self._box.has_token(next(iter(found))):
+            return None
+        if found and not self._box.bad_tokens.take(asyncio.get_running_loop().time()):
+            raise GitRefusedError(
+                429, "too many requests with wrong tokens", "use git as it is set up here", "bad-token-rate"
+            )
+        answer = plain(
+            401, "The sandbox's own token is wanted, which git has from its helper.", reason="no-token"
+        )
+        answer.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="corral"'
+        return closing(answer)
+
+    def _target(self, route: Route) -> Target:
+        grant = find_grant(self._box.repos, route.host, route.path)
+        name = f"{route.host}/{route.path.removesuffix('.git')}"
+        if grant is None:
+            raise GitRefusedError(
+                403, f"this sandbox may not use the repository {name}",
+                f"ask the person who runs it to open it: corral create --git-repo {name}", "repo-not-granted",
+            )  # fmt: skip
+        if route.service.writes and grant.access is not Access.WRITE:
+            raise GitRefusedError(
+                403, f"this sandbox may read {name} but not push to it",
+                f"ask the person who runs it to open it: corral create --git-repo {name}:write", "read-only",
+            )  # fmt: skip
+        return target(grant, self._granted(self._box))
+
+    async def _dispatch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        match route.service:
+            case Service.READ_REFS | Service.WRITE_REFS:
+                return await self._refs(request, route, target)
+            case Service.FETCH:
+                return await self._fetch(request, route, target)
+            case _:
+                raise GitRefusedError(501, "this is not served", "use git", "bad-route")
+
+    async def _refs(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        push = route.service is Service.WRITE_REFS
+        filter = RefsFilter(push=push)
+        async with self._call(request, route, target) as upstream:
+            response = _response(_KINDS[route.service])
+            await response.prepare(request)
+            try:
+                async for chunk in upstream.content.iter_any():
+                    await response.write(filter.feed(chunk))
+                filter.finish()
+            except (InvalidInput, TooLarge, aiohttp.ClientError, TimeoutError) as error:
+                _log.info("a list of refs for %s is cut: %s", self._box.id, type(error).__name__)
+                cut(request)
+                return response
+            await response.write_eof()
+            return response
+
+    async def _fetch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        async with self._call(request, route, target, _body(request)) as upstream:
+            response = _response(_KINDS[route.service])
+            await response.prepare(request)
+            await pump(upstream.content, response, request)
+            return response
+
+    @asynccontextmanager
+    async def _call(
+        self, request: web.BaseRequest, route: Route, target: Target, data: AsyncIterator[bytes] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request passed on, and its good answer."""
+        headers = upstream_headers(request, target)
+        if data is not None:
+            await continue_if_asked(request, CIMultiDict(request.headers))
+            if request.content_length is not None:
+                headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
+        public = target.grant.secret is None
+        async with self._upstream.request(
+            request.method, target.url(route), headers, public=public, data=data
+        ) as answer:
+            refusal = refused_by_server(target, answer)
+            if refusal is None and answer.content_type != _KINDS[route.service]:
+                refusal = GitRefusedError(
+                    502, f"the server of {target.grant.name} does not speak git's smart protocol there",
+                    "check the repository's address", "not-git",
+                )  # fmt: skip
+            if refusal is not None:
+                raise refusal
+            self._note("allowed", route, "", request.method, request.raw_path.partition("?")[0], 200)
+            yield answer
+
+    def _note(
+        self, decision: str, route: Route | BadRoute, reason: str, method: str, path: str, status: int
+    ) -> None:
+        host = route.host if isinstance(route, Route) else ""
+        self._box.note("git", decision, host=host, method=method, path=path, reason=reason, status=status)
+
+
+def upstream_headers(request: web.BaseRequest, target: Target) -> CIMultiDict[str]:
+    """The fields of a request upstream: those that git needs of the client's, and the credential (G-238, G-241)."""
+    headers = CIMultiDict({name: request.headers[name] for name in _PASSED if name in request.headers})
+    if request.headers.get("Git-Protocol") in _PROTOCOLS:
+        headers["Git-Protocol"] = request.headers["Git-Protocol"]
+    if target.authorization:
+        headers[hdrs.AUTHORIZATION] = target.authorization
+    return headers
+
+
+def _response(kind: str) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Server": "corral", "Cache-Control": "no-cache"})
+    response.content_type = kind
+    return response
+
+
+async def _body(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    while True:
+        async with asyncio.timeout(BODY_IDLE):
+            chunk = await request.content.readany()
+        if not chunk:
+            return
+        yield chunk

@@ -1,0 +1,231 @@
+"""The gateway's side towards git servers: which credential goes where, and what of an answer comes back."""
+
+import logging
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import hdrs
+from aiohttp.abc import AbstractResolver, ResolveResult
+from multidict import CIMultiDict
+from yarl import URL
+
+from corral.errors import InvalidInput
+from corral.gateway import framing
+from corral.gateway.box import Box
+from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
+from corral.gateway.redact import Forms
+from corral.gateway.vault import Credential
+from corral.model.egress import HostRule
+from corral.model.git import RepoGrant
+from corral.model.secrets import Provider
+from corral.policy.egress import Allowed, Denied, split_authority
+from corral.policy.repos import Route
+
+IDLE = 900.0
+"""Seconds without a byte: servers count and compress objects for minutes before they answer."""
+_POOL = 64
+_USERS = {Provider.GITHUB: "x-access-token", Provider.GITLAB: "oauth2", Provider.BITBUCKET: "x-token-auth"}
+
+_log = logging.getLogger(__name__)
+
+
+class GitRefusedError(Exception):
+    """Ends a request with a text that git shows to its user."""
+
+    def __init__(self, status: int, message: str, hint: str, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.hint = hint
+        self.reason = reason
+
+    @property
+    def text(self) -> str:
+        """Both sentences."""
+        return f"{self.message}.\n{self.hint[:1].upper()}{self.hint[1:]}."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A repository's server: where it is, and by which credential."""
+
+    grant: RepoGrant
+    base: str
+    authorization: str
+    forms: Forms | None
+
+    def url(self, route: Route) -> str:
+        """Where a request goes."""
+        return f"{self.base}/{route.path}/{route.service_path}{route.query}"
+
+
+def target(grant: RepoGrant, granted: Mapping[str, Credential]) -> Target:
+    """Where a grant leads. Raises GitRefusedError if its secret is gone."""
+    if grant.secret is None:
+        return Target(grant, f"https://{grant.host}", "", None)
+    found = granted.get(grant.secret)
+    if found is None:
+        raise GitRefusedError(
+            403, f"the secret {grant.secret!r} that opens {grant.name} is gone",
+            f"on the host: corral secret add {grant.secret}", "no-such-secret",
+        )  # fmt: skip
+    parts = URL(found.spec.base_url)
+    return Target(
+        grant,
+        str(parts.origin()),
+        authorization(found.spec.provider, found.spec.value.reveal()),
+        found.forms,
+    )
+
+
+def authorization(provider: Provider, key: str) -> str:
+    """The credential in the form that the forge wants (G-238). A key with a colon is user and password."""
+    pair = key if provider is Provider.GIT and ":" in key else f"{_USERS.get(provider, 'git')}:{key}"
+    return "Basic " + b64encode(pair.encode()).decode()
+
+
+class _PublicResolver(AbstractResolver):
+    """Addresses of hosts that only a repository's grant names: what is never dialled for a sandbox, is not here (G-62)."""
+
+    def __init__(self, box: Box, dialer: Dialer) -> None:
+        self._box = box
+        self._dialer = dialer
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+        """See AbstractResolver. Raises OSError."""
+        found = await self._dialer.addresses(self._box, Allowed(host, port, HostRule(host, (port,))))
+        if isinstance(found, Denied):
+            raise OSError(found.message)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(one),
+                port=port,
+                family=2 if one.version == 4 else 10,
+                proto=0,
+                flags=0,
+            )
+            for one in found
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class GitUpstream:
+    """One box's connections to git servers; made when first needed.
+
+    Where a secret's address is, its operator said, so it may be a private one. What is open to everybody must be
+    at an address that may be dialled for any sandbox.
+    """
+
+    def __init__(self, box: Box, dialer: Dialer) -> None:
+        self._box = box
+        self._dialer = dialer
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def close(self) -> None:
+        """Close them."""
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _session(self, *, public: bool) -> aiohttp.ClientSession:
+        if public not in self._sessions:
+            resolver = _PublicResolver(self._box, self._dialer) if public else None
+            self._sessions[public] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=_POOL, ssl=self._dialer.tls, resolver=resolver, use_dns_cache=not public
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=IDLE),
+                max_line_size=framing.MAX_LINE,
+                max_field_size=framing.MAX_FIELD,
+                read_bufsize=1024 * 1024,
+            )
+        return self._sessions[public]
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: CIMultiDict[str],
+        *,
+        public: bool,
+        data: bytes | AsyncIterator[bytes] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Make a request. Raises GitRefusedError where the server cannot be reached or breaks off before its answer."""
+        address = URL(url, encoded=True)
+        host, port = address.host or "", address.port or 443
+        proxy = self._dialer.proxies.find(address.scheme, host, port)
+        if proxy is not None and public:
+            refusal = proxy_refusal(Allowed(host, port, HostRule(host, (port,))))
+            if refusal is not None:
+                raise GitRefusedError(403, refusal.message, refusal.how_to_allow, refusal.reason.value)
+        for_proxy, for_tunnel = proxy.credentials(address.scheme) if proxy is not None else ({}, {})
+        headers.update(for_proxy)
+        headers.setdefault(hdrs.ACCEPT_ENCODING, "identity")
+        try:
+            async with self._session(public=public).request(
+                method,
+                address,
+                headers=headers,
+                data=data,
+                allow_redirects=False,
+                proxy=proxy.url if proxy is not None else None,
+                proxy_headers=for_tunnel,
+            ) as answer:
+                bad = framing.check_response(answer.raw_headers)
+                if bad is not None:
+                    raise GitRefusedError(bad.status, bad.message, "this server cannot be used", "bad-answer")
+                yield answer
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+            _log.info("git server %s cannot be reached: %s", host, type(error).__name__)
+            why = str(error.os_error) if isinstance(error, aiohttp.ClientConnectorDNSError) else ""
+            text = why if why.startswith(host) else f"{host} cannot be reached from the host"
+            raise GitRefusedError(502, text, "try again later", "unreachable") from None
+
+
+def refused_by_server(target: Target, answer: aiohttp.ClientResponse) -> GitRefusedError | None:
+    """What a server's answer other than 200 means, in our words: its body is not passed on (G-236, G-137)."""
+    name, status = target.grant.name, answer.status
+    if status == 200:
+        return None
+    if status in (401, 403):
+        if target.grant.secret is None:
+            why, hint = (
+                f"{name} is not open to everybody",
+                "on the host: corral secret add NAME --provider github",
+            )
+        else:
+            why = f"the server of {name} does not accept the host's credential {target.grant.secret!r}"
+            hint = "on the host, check what that credential may do"
+        return GitRefusedError(403, why, hint, "refused-upstream")
+    if status in (301, 302, 303, 307, 308):
+        return GitRefusedError(403, f"{name} has moved{_moved_to(answer)}", "use its new name", "moved")
+    if status in (404, 410):
+        hint = "check its name, and what the host's credential may read"
+        return GitRefusedError(404, f"there is no repository {name} for this credential", hint, "not-found")
+    if status in (413, 422, 429):
+        return GitRefusedError(
+            status, f"the server of {name} answered {status}", "try again later", "upstream"
+        )
+    return GitRefusedError(502, f"the server of {name} answered {status}", "try again later", "upstream")
+
+
+def _moved_to(answer: aiohttp.ClientResponse) -> str:
+    """Where it is now, if that can be said without passing on what a server wrote."""
+    try:
+        url = URL(answer.headers.get(hdrs.LOCATION, ""))
+        host, _ = split_authority(url.host or "", 443)
+    except (ValueError, InvalidInput):
+        return ""
+    path = url.path.partition("/info/refs")[0].partition("/git-")[0]
+    plain = all(c.isalnum() or c in "/._-~" for c in path) and path.isascii() and len(path) < 200
+    return f" to {host}{path.removesuffix('.git')}" if plain else ""
