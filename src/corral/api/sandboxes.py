@@ -1,6 +1,7 @@
 """Routes of sandboxes' lives."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from corral.api.failures import documented
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
+from corral.model.events import ApprovalEvent, Event
 from corral.model.ids import check_labels
 from corral.model.sandbox import Limits
 from corral.policy.repos import parse_repo
@@ -180,15 +182,26 @@ async def follow_events(
     follow: FollowQuery = True,
     last_event_id: Annotated[int | None, Header(ge=0, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Sandboxes' changes of state (events `lifecycle`), without end. `ready` is sent first."""
+    """Sandboxes' changes of state (events `lifecycle`) and approvals (events `approval`), without end. `ready` is sent
+    first. Whoever follows counts as somebody who may answer approvals.
+    """
 
     async def events() -> AsyncGenerator[bytes, None]:
-        found = caller.engine.sandboxes.events(caller.tenant, after if after is not None else last_event_id)
-        yield event("ready", Done())
-        async for item in found if follow else until_idle(found):
-            yield b"id: %d\n" % item.sequence + event("lifecycle", shapes.lifecycle_event(item))
+        found = caller.engine.follow_events(caller.tenant, after if after is not None else last_event_id)
+        async with aclosing(found):
+            yield event("ready", Done())
+            async for item in found if follow else until_idle(found):
+                yield b"id: %d\n" % item.sequence + _event(item)
 
     return await stream(events())
+
+
+def _event(item: Event) -> bytes:
+    match item:
+        case ApprovalEvent():
+            return event("approval", shapes.approval_info(item.approval))
+        case _:
+            return event("lifecycle", shapes.lifecycle_event(item))
 
 
 @router.post("/sandboxes/{ref}/agent", status_code=201, tags=["agents"], responses=documented())

@@ -3,12 +3,12 @@
 from corral.engine.admission import Overview
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
-from corral.model import events, process, sandbox, secrets, template, usage
+from corral.model import approval, events, process, sandbox, secrets, template, usage
 from corral.model.budget import Balance
 from corral.model.capacity import Resource
 from corral.model.ids import TenantId
 from corral.policy.budget import reached
-from corral.protocol import catalog, files, processes, sandboxes
+from corral.protocol import approvals, catalog, files, processes, sandboxes
 
 
 def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
@@ -89,6 +89,27 @@ def lifecycle_event(value: events.LifecycleEvent) -> sandboxes.LifecycleEvent:
         state=value.state,
         reason=value.reason,
         at=value.at,
+    )
+
+
+def approval_info(value: approval.Approval) -> approvals.ApprovalInfo:
+    """An approval."""
+    question = value.question
+    return approvals.ApprovalInfo(
+        id=value.id,
+        sandbox=value.sandbox,
+        name=value.name,
+        kind=question.kind,
+        summary=question.summary,
+        detail=[approvals.ApprovalField(name=field.name, text=field.text) for field in question.detail],
+        status=value.status,
+        scopes=list(value.scopes),
+        scope=value.scope,
+        reason=value.reason,
+        by=value.by,
+        asked_at=value.asked_at,
+        deadline=value.deadline,
+        answered_at=value.answered_at,
     )
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from corral.errors import InvalidInput
+from corral.model.approval import DEFAULT_LIMIT, DEFAULT_UNATTENDED, MAX_DEADLINE
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.capacity import Resource, Rules
 from corral.policy.budget import parse_dollars
@@ -29,6 +31,8 @@ class Config:
     `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
     `budget`: millionths of a US dollar that a sandbox without a cap of its own may spend, None for no cap. `output`: tokens
     that a model call which sets no limit may put out. `model_calls`: calls of one sandbox that may be under way.
+    `approval_limit` and `approval_unattended`: seconds that a question waits at most, and where nobody listens. `webhook`:
+    the URL that is told of approvals, empty for none. `ask_budget`: a model call that no budget covers asks for more.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     """
 
@@ -39,6 +43,10 @@ class Config:
     budget: int | None = DEFAULT_CAP
     output: int = DEFAULT_OUTPUT
     model_calls: int = DEFAULT_MODEL_CALLS
+    approval_limit: int = DEFAULT_LIMIT
+    approval_unattended: int = DEFAULT_UNATTENDED
+    webhook: str = ""
+    ask_budget: bool = False
     overcommit_memory: float | None = _RULES.overcommit[Resource.MEMORY]
     overcommit_cpus: float | None = None
     overcommit_disk: float | None = _RULES.overcommit[Resource.DISK]
@@ -88,6 +96,20 @@ def _listen(value: Any) -> str:
     return text
 
 
+def _url(value: Any) -> str:
+    text = str(value).strip()
+    if not text:
+        return ""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
+    except ValueError:
+        sound = False
+    if not sound or not text.isprintable() or len(text) > 2000:
+        raise InvalidInput("approvals.webhook is not a URL", "give https://HOST/PATH, without a user")
+    return text
+
+
 def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -108,13 +130,15 @@ def _budget_text(cap: Any) -> str:
     return "none" if cap is None else f"{Decimal(cap) / 1_000_000:f}"
 
 
-def _number(name: str, default: int, most: int) -> Callable[[Any], int]:
+def _number(name: str, default: int, most: int, least: int = 1) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         text = str(value).strip()
         if text == "":
             return default
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise InvalidInput(f"{name} {text[:40]!r} is not valid", f"give a whole number from 1 to {most}")
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise InvalidInput(
+                f"{name} {text[:40]!r} is not valid", f"give a whole number from {least} to {most}"
+            )
         return int(text)
 
     return parse
@@ -184,6 +208,13 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "reserve.disk": ("reserve_disk", _size("reserve.disk", _RULES.reserve_disk)),
     "tenant.sandboxes": ("tenant_sandboxes", _count("tenant.sandboxes")),
     "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
+    "approvals.deadline": ("approval_limit", _number("approvals.deadline", DEFAULT_LIMIT, MAX_DEADLINE)),
+    "approvals.unattended": (
+        "approval_unattended",
+        _number("approvals.unattended", DEFAULT_UNATTENDED, MAX_DEADLINE, least=0),
+    ),
+    "approvals.webhook": ("webhook", _url),
+    "approvals.budget": ("ask_budget", _flag),
 }
 _NONE = (
     "overcommit.memory",

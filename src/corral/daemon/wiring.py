@@ -19,12 +19,15 @@ from corral.daemon.denials import Denials
 from corral.daemon.gateway_process import GatewayProcess
 from corral.daemon.places import Places
 from corral.daemon.trust import write_bundle
+from corral.daemon.webhook import Webhook
 from corral.drivers.oci import OciDriver
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
+from corral.engine.approvals import Approvals, Terms
 from corral.engine.budgets import Budgets
 from corral.engine.engine import Engine
 from corral.engine.events import Events
+from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
 from corral.engine.processes import Processes
 from corral.engine.registry import Registry
@@ -128,7 +131,25 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     registry = Registry(store, events, clock)
     budgets = Budgets(store, registry, lambda: config.value.budget)
     await budgets.reconcile()
-    client = await stack.enter_async_context(GatewayClient(ledger=budgets, on_audit=denials.record))
+    telling = await stack.enter_async_context(TaskOwner())
+    webhook = Webhook(lambda: config.value.webhook, await store.webhook_key(), telling)
+    permissions = Permissions(store, registry, clock)
+    await permissions.load()
+    approvals = Approvals(
+        store=store,
+        registry=registry,
+        permissions=permissions,
+        budgets=budgets,
+        events=events,
+        clock=clock,
+        terms=lambda: Terms(config.value.approval_limit, config.value.approval_unattended),
+        listeners=webhook.listeners,
+        notify=webhook.notify,
+    )
+    await approvals.recover()
+    client = await stack.enter_async_context(
+        GatewayClient(ledger=budgets, on_audit=denials.record, on_ask=approvals.ask)
+    )
 
     async def configure_gateway() -> None:
         value = config.value
@@ -192,7 +213,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         on_down=processes.close,
         provision=provision,
         complete=complete,
+        egress_of=permissions.egress_of,
     )
+    permissions.on_change(sandboxes.refresh_egress)
 
     gateway = GatewayProcess(client, places.instance, places.gateway_log)
     tasks.start(gateway.supervise(), name="gateway")
@@ -200,6 +223,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await secrets.publish()
     await sandboxes.recover()
     tasks.start(sandboxes.sweep(), name="ttl")
+    tasks.start(permissions.sweep(), name="permissions")
 
     async def run_doctor() -> list[dict[str, Any]]:
         return [asdict(check) for check in await doctor.run_checks(places.data)]
@@ -222,6 +246,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         secrets=secrets,
         prices=Prices(store, client),
         budgets=budgets,
+        approvals=approvals,
         agents=agents,
         repos=repos,
         driver=driver,
@@ -231,5 +256,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         config_set=config_set,
         new_api_key=new_api_key,
         sandbox_token=sandbox_token,
+        webhook_key=store.webhook_key,
+        follow_events=events.follow,
     )
     return cls(engine, store, config)

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -154,8 +154,10 @@ class OciDriver:
             layers = [self._store.layer_path(layer) for layer in record.layers]
             await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
 
-    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+    async def listen(self, spec: SandboxSpec, only: Set[int] | None = None) -> tuple[Listener, ...]:
         """As Driver says."""
+        if only is not None:
+            return await self._networks.open_ports(spec.id, only)
         ports = {port for rule in spec.egress.rules for port in rule.ports}
         return await self._networks.listen(spec.id, ports)
 

@@ -1,9 +1,10 @@
 """The whole engine as one value: what the API serves."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from corral.engine.approvals import Approvals
 from corral.engine.budgets import Budgets
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
@@ -11,6 +12,7 @@ from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
 from corral.errors import Conflict
+from corral.model.events import Event
 from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.process import ProcessInfo
@@ -44,7 +46,8 @@ class Repositories(Protocol):
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Every use case. `doctor`, `denials`, `config_get` and `config_set` are the operator's. `sandbox_token` opens one
-    sandbox's processes and files, and nothing else; it is the same as long as the sandbox lives."""
+    sandbox's processes and files, and nothing else; it is the same as long as the sandbox lives. Who uses `follow_events` counts as
+    somebody who may answer approvals."""
 
     sandboxes: Sandboxes
     processes: Processes
@@ -52,6 +55,7 @@ class Engine:
     secrets: Secrets
     prices: Prices
     budgets: Budgets
+    approvals: Approvals
     agents: Agents
     repos: Repositories
     driver: Driver
@@ -61,6 +65,8 @@ class Engine:
     config_set: Callable[[str, Any], Awaitable[None]]
     new_api_key: Callable[[TenantId, str], Awaitable[Secret]]
     sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
+    webhook_key: Callable[[], Awaitable[Secret]]
+    follow_events: Callable[[TenantId, int | None], AsyncGenerator[Event, None]]
 
     async def files_of(self, tenant: TenantId, ref: str) -> GuestFiles:
         """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""

@@ -1,11 +1,13 @@
-"""The stream of lifecycle events: a bounded memory of the last ones, and everybody who follows."""
+"""The stream of events: a bounded memory of the last ones, and everybody who follows."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from corral.engine.signals import Change
-from corral.model.events import LifecycleEvent
+from corral.model.approval import Approval
+from corral.model.events import ApprovalEvent, Event, LifecycleEvent
 from corral.model.ids import TenantId
 from corral.model.sandbox import Sandbox
 
@@ -14,12 +16,17 @@ MEMORY = 1000
 
 
 class Events:
-    """Publishes sandboxes' state changes to followers."""
+    """Publishes sandboxes' state changes, and approvals, to followers."""
 
     def __init__(self) -> None:
-        self._events: deque[LifecycleEvent] = deque(maxlen=MEMORY)
+        self._events: deque[Event] = deque(maxlen=MEMORY)
         self._change = Change()
         self._sequence = 0
+        self._followers: Counter[TenantId] = Counter()
+
+    def followers(self, tenant: TenantId) -> int:
+        """How many follow a tenant's events now."""
+        return self._followers[tenant]
 
     def publish(self, sandbox: Sandbox) -> None:
         """Tell followers that `sandbox` entered its state."""
@@ -37,11 +44,34 @@ class Events:
         )
         self._change.notify()
 
-    async def follow(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
+    def publish_approval(self, approval: Approval) -> None:
+        """Tell followers that `approval` has come to stand as it does."""
+        self._sequence += 1
+        self._events.append(ApprovalEvent(self._sequence, approval.tenant, approval))
+        self._change.notify()
+
+    async def follow(self, tenant: TenantId, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events of a tenant, without end: those after sequence number `after` that are still kept, then new ones.
 
-        Without `after`, new ones only. A follower that is slower than `MEMORY` events misses the oldest.
+        Without `after`, new ones only. A follower that is slower than `MEMORY` events misses the oldest. Whoever
+        follows counts as somebody who may answer approvals.
         """
+        self._followers[tenant] += 1
+        try:
+            async with aclosing(self._follow(tenant, after)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._followers[tenant] -= 1
+
+    async def lives(self, tenant: TenantId, after: int | None = None) -> AsyncGenerator[LifecycleEvent, None]:
+        """As `follow`, but of sandboxes' states only, and not as somebody who answers."""
+        async with aclosing(self._follow(tenant, after)) as events:
+            async for event in events:
+                if isinstance(event, LifecycleEvent):
+                    yield event
+
+    async def _follow(self, tenant: TenantId, after: int | None) -> AsyncGenerator[Event, None]:
         last = self._sequence if after is None else after
         while True:
             change = self._change.next()

@@ -5,13 +5,14 @@ means: calling again after success, or after a crash in the middle, succeeds and
 """
 
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
@@ -199,9 +200,9 @@ class Driver(Protocol):
     async def prepare(self, spec: SandboxSpec, template: Template) -> None:
         """Make or complete the root filesystem and the network. Idempotent. Raises DiskFull, Unsupported."""
 
-    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+    async def listen(self, spec: SandboxSpec, only: Set[int] | None = None) -> tuple[Listener, ...]:
         """Listening sockets in the gateway namespace of a prepared sandbox, new ones at each call (the former must be
-        closed by then). The caller owns them."""
+        closed by then): all that its egress policy needs, or those of the TLS ports `only`. The caller owns them."""
 
     async def start(self, spec: SandboxSpec, template: Template) -> None:
         """Start PID 1 of a prepared sandbox. On failure nothing of it runs."""
@@ -311,6 +312,15 @@ class Gateway(Protocol):
     async def detach(self, sandbox: SandboxId) -> None:
         """Stop serving it and cut its open connections. Idempotent."""
 
+    def ports(self, sandbox: SandboxId) -> frozenset[int]:
+        """The ports on which a sandbox is served."""
+
+    async def set_policy(
+        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+    ) -> None:
+        """Change what an attached sandbox may reach, from its next request on, and serve it on further sockets. Its
+        connections go on, but for those to what it may no longer reach. Nothing happens to one that is not attached."""
+
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets that the gateway holds."""
 
@@ -381,6 +391,9 @@ class Store(Protocol):
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
 
+    async def webhook_key(self) -> Secret:
+        """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""
+
     async def apply_ledger(
         self, entries: Sequence[Reservation | Settlement], default: int | None
     ) -> list[Outcome]:
@@ -412,6 +425,30 @@ class Store(Protocol):
 
     async def prices(self) -> list["ModelPrice"]:
         """All operator's prices."""
+
+    async def add_approval(self, approval: Approval) -> None:
+        """Record a question, and that it was put, in the audit log too; on return it survives a power cut."""
+
+    async def settle_approval(
+        self, approval: Approval, permission: Permission | None = None, cap: int | None = None
+    ) -> None:
+        """Record how a question ended, what it allows from now on (nothing else that it allowed before), a new cap of
+        its sandbox, and all that in the audit log; on return it survives a power cut."""
+
+    async def approval(self, tenant: TenantId, approval: ApprovalId) -> Approval:
+        """By id. Raises NotFound, also for another tenant's."""
+
+    async def approvals(
+        self,
+        tenant: TenantId | None,
+        sandbox: SandboxId | None = None,
+        status: Status | None = None,
+        limit: int = 1000,
+    ) -> list[Approval]:
+        """The latest `limit` of a tenant or of all, oldest first. Those of a removed sandbox stay."""
+
+    async def permissions(self) -> list[Permission]:
+        """What approvals still allow, all tenants'."""
 
     async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
         """A new API key for the TCP interface; only its hash is kept."""

@@ -9,6 +9,7 @@ import logging
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from coolname import generate_slug
 
@@ -62,9 +63,11 @@ class Sandboxes:
         on_down: Callable[[SandboxId], Awaitable[None]],
         provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
         complete: Callable[[TenantId, CreateRequest], Awaitable[CreateRequest]],
+        egress_of: Callable[[SandboxSpec], EgressPolicy] = lambda spec: spec.egress,
     ) -> None:
         """`on_running` and `on_down` open and close the session with a guest; `provision` fills a new sandbox (agent,
-        repository); `complete` checks what a request names outside of the engine and fills in its defaults."""
+        repository); `complete` checks what a request names outside of the engine and fills in its defaults; `egress_of`
+        adds to a sandbox's own policy what was allowed it since."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -79,6 +82,7 @@ class Sandboxes:
         self._on_down = on_down
         self._provision = provision
         self._complete = complete
+        self._egress_of = egress_of
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
@@ -98,7 +102,7 @@ class Sandboxes:
 
     def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
         """Lifecycle events from now, or after a sequence number."""
-        return self._events.follow(tenant, after)
+        return self._events.lives(tenant, after)
 
     async def stats(self, tenant: TenantId, ref: str) -> Stats:
         """What a sandbox uses now."""
@@ -253,11 +257,30 @@ class Sandboxes:
             return await self._registry.set_ttl(sandbox.id, seconds)
 
     async def set_egress(self, tenant: TenantId, ref: str, policy: EgressPolicy) -> None:
-        """Replace what a running sandbox may reach; open connections are cut."""
+        """Replace what a sandbox may reach; open connections that it may no longer have are cut."""
         async with self._locked(tenant, ref) as sandbox:
             changed = await self._registry.set_egress(sandbox.id, policy)
-            await self._gateway.detach(sandbox.id)
-            await self._attach(changed.spec)
+            await self._tell_egress(changed)
+
+    async def refresh_egress(self, sandbox: SandboxId) -> None:
+        """Let a sandbox reach what `egress_of` says now. Nothing to do for one that does not run."""
+        async with self._registry.lock(sandbox):
+            current = self._registry.get(sandbox)
+            if current is not None:
+                await self._tell_egress(current)
+
+    async def _tell_egress(self, sandbox: Sandbox) -> None:
+        if sandbox.state not in (State.RUNNING, State.PAUSED):
+            return
+        policy = self._egress_of(sandbox.spec)
+        served = self._gateway.ports(sandbox.id)
+        ports = frozenset(port for rule in policy.rules for port in rule.ports) - served
+        listeners = await self._driver.listen(sandbox.spec, ports) if ports else ()
+        try:
+            await self._gateway.set_policy(sandbox.id, policy, listeners)
+        finally:
+            for listener in listeners:
+                listener.sock.close()
 
     async def expire(self, tenant: TenantId, ref: str) -> None:
         """End its life now: pause or stop it if it was made so and runs, else remove it."""
@@ -359,7 +382,8 @@ class Sandboxes:
     async def _attach(self, spec: SandboxSpec, grant: Grant | None = None) -> None:
         if grant is None:
             grant = await self._store.grant_of(spec.id)
-        listeners = await self._driver.listen(spec)
+        egress = self._egress_of(spec)
+        listeners = await self._driver.listen(replace(spec, egress=egress))
         try:
             await self._gateway.attach(
                 Attachment(
@@ -368,7 +392,7 @@ class Sandboxes:
                     spec.name,
                     grant.token_hash,
                     spec.secrets,
-                    spec.egress,
+                    egress,
                     spec.repos,
                     spec.push,
                 ),

@@ -5,11 +5,13 @@ came in on belongs to one box, and that is its identity (G-10, G-19).
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from corral.errors import NoCapacity
 from corral.gateway.audit import AuditTrail, Denial, TokenBucket
 from corral.gateway.names import NameTable
 from corral.model.egress import EgressPolicy
@@ -31,8 +33,12 @@ class Box:
     """A sandbox that is being served. `close` cuts all that it has open."""
 
     def __init__(
-        self, attach: Attach, send: Callable[[AuditRecord], None], model_hosts: Callable[[], frozenset[str]]
+        self,
+        attach: Attach,
+        send: Callable[[AuditRecord], None],
+        model_hosts: Callable[[frozenset[str]], frozenset[str]],
     ) -> None:
+        """`model_hosts` tells the hosts that only the metered service reaches, given those that rules name."""
         self.id: SandboxId = attach.sandbox
         self.tenant: TenantId = attach.tenant
         self.name = attach.name
@@ -49,7 +55,9 @@ class Box:
         self.closed = asyncio.Event()
         self._token_hash = attach.token_hash
         self._model_hosts = model_hosts
+        self._ruled = _hosts(attach.egress)
         self._transports: set[asyncio.BaseTransport] = set()
+        self._bound: dict[asyncio.BaseTransport, tuple[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_close: list[Callable[[], None]] = []
 
@@ -59,7 +67,7 @@ class Box:
 
     def decide(self, host: str, port: int) -> Decision:
         """What the policy says to a canonical host and port."""
-        return decide(self.policy, host, port, self._model_hosts())
+        return decide(self.policy, host, port, self._model_hosts(self._ruled))
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count a connection in, or refuse it because the sandbox has too many (G-339)."""
@@ -71,6 +79,23 @@ class Box:
     def release(self, transport: asyncio.BaseTransport) -> None:
         """Count a connection out."""
         self._transports.discard(transport)
+        self._bound.pop(transport, None)
+
+    def bind(self, transport: asyncio.BaseTransport, host: str, port: int) -> None:
+        """Note where an admitted connection leads, so that it is cut once that is no longer allowed (G-308)."""
+        if transport in self._transports:
+            self._bound[transport] = (host, port)
+
+    def set_policy(self, policy: EgressPolicy) -> None:
+        """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut."""
+        self.policy = policy
+        self._ruled = _hosts(policy)
+        for host in sorted(host for host in self._ruled if not host.startswith("*")):
+            with contextlib.suppress(NoCapacity):  # then it gets none when it is asked for either
+                self.names.address(host)
+        for transport, (host, port) in list(self._bound.items()):
+            if isinstance(self.decide(host, port), Denied):
+                cast(asyncio.Transport, transport).abort()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""
@@ -139,6 +164,11 @@ class Box:
             port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,
         )  # fmt: skip
         self.audit.record(record, asyncio.get_running_loop().time())
+
+
+def _hosts(policy: EgressPolicy) -> frozenset[str]:
+    """The hosts that rules name."""
+    return frozenset(rule.host for rule in policy.rules)
 
 
 async def _logged(work: Coroutine[Any, Any, None]) -> None:

@@ -138,7 +138,9 @@ class Channel:
         return data
 
     def _dispatch(self, message: link.Message) -> None:
-        wanted = len(message.listeners) if self._accept_fds and isinstance(message, link.Attach) else 0
+        wanted = 0
+        if self._accept_fds and isinstance(message, link.Attach | link.SetPolicy):
+            wanted = len(message.listeners)
         if wanted > len(self._fds):
             raise InvalidInput("a message came without its descriptors", "restart the daemon")
         self._on_message(message, [self._fds.popleft() for _ in range(wanted)])

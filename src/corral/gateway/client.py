@@ -21,7 +21,9 @@ from corral.engine.ports import Attachment, Ledger, Listener, ModelPrice, Opened
 from corral.errors import CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
 from corral.gateway.accounts import Accounts, until_taken
 from corral.gateway.channel import Channel
+from corral.gateway.questions import OnAsk, Questions, refuse_all
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.wire import link
 
@@ -32,6 +34,11 @@ READY_TIMEOUT = 30.0
 CALL_TIMEOUT = 30.0
 _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
+
+
+Order = (
+    link.Attach | link.Detach | link.SetPolicy | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+)
 
 
 class _LinkLostError(Exception):
@@ -68,6 +75,7 @@ class GatewayClient:
 
     The ledger is called for one batch at a time and `on_audit` for one record, in order; no call waits for an audit
     record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
+    `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class GatewayClient:
         *,
         ledger: Ledger,
         on_audit: Callable[[link.AuditRecord], Awaitable[None]],
+        on_ask: OnAsk = refuse_all,
     ) -> None:
         self._first_sock = sock
         self._on_audit = on_audit
@@ -91,6 +100,7 @@ class GatewayClient:
         self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
         self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
         self._tasks = asyncio.TaskGroup()
+        self._questions = Questions(on_ask, self._tenant_of, self._tasks)
         self._paused = False
         self._closing = False
 
@@ -120,6 +130,7 @@ class GatewayClient:
             async with asyncio.timeout(_LAST_RECORDS):
                 await self._accounts.done()
                 await self._records.join()
+        self._questions.close()
         for deliverer in self._deliverers:
             deliverer.cancel()
         for kept in self._kept.values():
@@ -179,10 +190,7 @@ class GatewayClient:
     async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
         """Serve a sandbox on these sockets, of which duplicates are kept. See `ports.Gateway`."""
         if len(listeners) > link.MAX_LISTENERS:
-            raise InvalidInput(
-                f"{len(listeners)} listening sockets are too many",
-                f"let the policy's rules name at most {link.MAX_LISTENERS - 4} different ports",
-            )
+            raise too_many(len(listeners))
         own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)
         kept = _Kept(attachment, own)
         if (former := self._kept.pop(attachment.sandbox, None)) is not None:
@@ -201,6 +209,31 @@ class GatewayClient:
         if (kept := self._kept.pop(sandbox, None)) is not None:
             kept.close()
         await self._tell(link.Detach(0, sandbox))
+
+    def ports(self, sandbox: SandboxId) -> frozenset[int]:
+        """The ports on which a sandbox is served."""
+        kept = self._kept.get(sandbox)
+        return frozenset() if kept is None else frozenset(listener.port for listener in kept.listeners)
+
+    async def set_policy(
+        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+    ) -> None:
+        """Change what a served sandbox may reach, and serve it on further sockets too. See `ports.Gateway`."""
+        kept = self._kept.get(sandbox)
+        if kept is None:
+            return
+        if len(kept.listeners) + len(listeners) > link.MAX_LISTENERS:
+            raise too_many(len(kept.listeners) + len(listeners))
+        specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in listeners)
+        own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)
+        kept.attachment = replace(kept.attachment, egress=egress)
+        kept.listeners += own
+        channel = self._channel
+        if channel is None or not self._ready.is_set() or kept.served_by is not channel:
+            return  # it is told with the attachment
+        with contextlib.suppress(_LinkLostError):
+            message = link.SetPolicy(0, sandbox, egress, specs)
+            await self._call(channel, message, [listener.sock.fileno() for listener in own])
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
@@ -279,7 +312,7 @@ class GatewayClient:
         if self._closing:
             raise UpstreamFailed("the gateway is shutting down", "start the daemon again")
 
-    async def _tell(self, message: link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig) -> None:
+    async def _tell(self, message: Order) -> None:
         """Say what a later gateway will be told anyway."""
         if self._channel is None or not self._ready.is_set():
             return
@@ -291,7 +324,7 @@ class GatewayClient:
     async def _call(
         self,
         channel: Channel,
-        message: link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping,
+        message: Order,
         fds: Sequence[int] = (),
     ) -> None:
         """Send and wait for the answer. Raises what the gateway answers, or _LinkLostError."""
@@ -321,6 +354,8 @@ class GatewayClient:
             case link.Reserve() | link.UsageRecord() | link.Release():
                 self._accounts.take(channel, message)
                 self._hold_back(channel)
+            case link.Ask() | link.Withdraw():
+                self._questions.take(channel, message)
             case link.AuditRecord():
                 self._records.put_nowait(message)
                 self._hold_back(channel)
@@ -333,6 +368,7 @@ class GatewayClient:
         if error is not None:
             _log.error("the gateway's link was cut: %s", error)
         self._accounts.ended(channel)
+        self._questions.ended(channel)
         if channel is not self._channel:
             return
         self._ready.clear()
@@ -365,6 +401,14 @@ class GatewayClient:
     def _tenant_of(self, sandbox: SandboxId) -> TenantId | None:
         kept = self._kept.get(sandbox)
         return None if kept is None else kept.attachment.tenant
+
+
+def too_many(sockets: int) -> InvalidInput:
+    """A sandbox's policy names more ports than one message carries sockets."""
+    return InvalidInput(
+        f"{sockets} listening sockets are too many",
+        f"let the policy's rules name at most {link.MAX_LISTENERS - 4} different ports",
+    )
 
 
 def _error_of(failed: link.Failed) -> CorralError:

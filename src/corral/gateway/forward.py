@@ -120,6 +120,8 @@ class Forwarder:
                 "use TLS (wss:// for WebSockets)",
             )  # fmt: skip
             return self._refuse(request, refusal, 403, path)
+        if request.transport is not None:
+            self._box.bind(request.transport, decision.host, port)
         return await self._send(request, decision, path)
 
     async def _send(self, request: web.BaseRequest, allowed: Allowed, path: str) -> web.StreamResponse:

@@ -24,11 +24,12 @@ import uvloop
 from corral.errors import CorralError
 from corral.gateway import pricing
 from corral.gateway.channel import Channel
+from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
 from corral.gateway.outbox import Outbox
 from corral.gateway.proxies import Proxies
 from corral.gateway.reservations import Reservations
-from corral.gateway.service import Service
+from corral.gateway.service import Request, Service
 from corral.wire import link
 
 PRELOADED = (encodings.idna, stringprep)
@@ -57,8 +58,9 @@ class Process:
             on_closed=self._closed,
         )
         self._reservations = Reservations(self._channel)
+        self._desk = Desk(self._channel)
         dialer = Dialer(Proxies.of_process(), tls, executor)
-        self._service = Service(dialer, Outbox(self._channel).audit, self._reservations)
+        self._service = Service(dialer, Outbox(self._channel).audit, self._reservations, self._desk)
 
     async def run(self) -> None:
         """Serve until the link ends, or a signal asks to stop."""
@@ -90,6 +92,8 @@ class Process:
                 self._reservations.acknowledged(message.number)
             case link.Reserved() | link.Refused() | link.Unreserved():
                 self._reservations.answered(message)
+            case link.Asked() | link.Answered():
+                self._desk.take(message)
             case _:
                 self._calls.put_nowait((message, fds))
 
@@ -100,6 +104,7 @@ class Process:
                 case (
                     link.Attach()
                     | link.Detach()
+                    | link.SetPolicy()
                     | link.SetSecrets()
                     | link.SetPrices()
                     | link.SetConfig()
@@ -112,7 +117,7 @@ class Process:
 
     async def _answer(
         self,
-        message: link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping,
+        message: Request,
         fds: list[int],
     ) -> link.Done | link.Failed:
         try:

@@ -15,6 +15,7 @@ from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
 from corral.gateway import pages
 from corral.gateway.box import Box
+from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
 from corral.gateway.dns import Resolver, TcpResolver, serve_udp
 from corral.gateway.forward import Forwarder
@@ -35,7 +36,9 @@ from corral.wire import link
 
 _BACKLOG = 1024
 
-Request = link.Attach | link.Detach | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+Request = (
+    link.Attach | link.Detach | link.SetPolicy | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +59,9 @@ class Service:
         dialer: Dialer,
         send_audit: Callable[[link.AuditRecord], None],
         reservations: Reservations,
+        desk: Desk,
     ) -> None:
+        self._desk = desk
         self._dialer = dialer
         self._send_audit = send_audit
         self._reservations = reservations
@@ -74,6 +79,8 @@ class Service:
                 await self._attach(request, [socket.socket(fileno=fd) for fd in fds])
             case link.Detach():
                 await self._detach(request.sandbox)
+            case link.SetPolicy():
+                await self._set_policy(request, [socket.socket(fileno=fd) for fd in fds])
             case link.SetSecrets():
                 self._vault = Vault(request.secrets)
             case link.SetPrices():
@@ -92,23 +99,26 @@ class Service:
             await self._detach(sandbox)
 
     async def _attach(self, attach: link.Attach, sockets: list[socket.socket]) -> None:
-        try:
-            kinds = [ListenerKind(spec.kind) for spec in attach.listeners]
-            checked_policy(attach.egress)
-            parse_networks(attach.egress.networks)
-        except (ValueError, CorralError) as error:
-            for sock in sockets:
-                sock.close()
-            raise error if isinstance(error, CorralError) else _unknown_kind() from None
+        kinds = _checked(attach, sockets)
         await self._detach(attach.sandbox)
         served = self._make(attach)
         self._served[attach.sandbox] = served
         for kind, spec, sock in zip(kinds, attach.listeners, sockets, strict=True):
             await self._listen(served, kind, spec.port, sock)
 
+    async def _set_policy(self, change: link.SetPolicy, sockets: list[socket.socket]) -> None:
+        kinds = _checked(change, sockets)
+        served = self._served.get(change.sandbox)
+        if served is None:
+            for sock in sockets:
+                sock.close()
+            return
+        served.box.set_policy(change.egress)
+        for kind, spec, sock in zip(kinds, change.listeners, sockets, strict=True):
+            await self._listen(served, kind, spec.port, sock)
+
     def _make(self, attach: link.Attach) -> _Served:
-        ruled = frozenset(rule.host for rule in attach.egress.rules)
-        box = Box(attach, self._send_audit, lambda: self._vault.model_hosts(attach.tenant, ruled))
+        box = Box(attach, self._send_audit, lambda ruled: self._vault.model_hosts(attach.tenant, ruled))
         models = ModelService(
             box, self._dialer, self._granted, lambda: self._prices, lambda: self._limits, self._reservations
         )
@@ -168,6 +178,19 @@ def _own_pages(
         return pages.serve(served.box, path, granted(served.box))
 
     return serve
+
+
+def _checked(request: link.Attach | link.SetPolicy, sockets: list[socket.socket]) -> list[ListenerKind]:
+    """What the request's sockets serve. Raises CorralError, the sockets closed, for what cannot be served."""
+    try:
+        kinds = [ListenerKind(spec.kind) for spec in request.listeners]
+        checked_policy(request.egress)
+        parse_networks(request.egress.networks)
+    except (ValueError, CorralError) as error:
+        for sock in sockets:
+            sock.close()
+        raise error if isinstance(error, CorralError) else _unknown_kind() from None
+    return kinds
 
 
 def _unknown_kind() -> InvalidInput:

@@ -84,6 +84,7 @@ class TlsClient(Side):
             self._refuse(decision, Alert.UNRECOGNIZED_NAME)
             return
         self.transport.pause_reading()
+        self._box.bind(self.transport, decision.host, decision.port)
         self._box.spawn(self._connect(decision, bytes(parser.received)))
 
     def _decide(self, hello: ClientHello) -> Decision:

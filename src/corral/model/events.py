@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from corral.model.approval import Approval
 from corral.model.ids import SandboxId, TenantId
 
 
@@ -17,3 +18,15 @@ class LifecycleEvent:
     state: str
     reason: str
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalEvent:
+    """An approval was asked for, answered, or is over. Counted in the same sequence."""
+
+    sequence: int
+    tenant: TenantId
+    approval: Approval
+
+
+Event = LifecycleEvent | ApprovalEvent

@@ -29,7 +29,7 @@ from corral.host import mounts, namespaces, syscalls
 from corral.host.turns import Turns
 from corral.model.ids import SandboxId, is_id
 from corral.network.pair import Pair, make_pair, restore_sandbox_side
-from corral.network.sockets import open_connection, open_listeners
+from corral.network.sockets import open_connection, open_listeners, open_ports
 
 _T = TypeVar("_T")
 # The kernel makes namespaces one at a time: more threads only wait for each other.
@@ -63,6 +63,12 @@ class Networks:
         """New listening sockets at the gateway's side; the former ones must be closed. The caller owns them."""
         return await self._run(
             lambda: self._with_gateway(sandbox, lambda fd: open_listeners(fd, tls_ports)), _close_listeners
+        )
+
+    async def open_ports(self, sandbox: SandboxId, ports: Iterable[int]) -> tuple[Listener, ...]:
+        """Listening sockets for further TLS ports, beside those of `listen`. The caller owns them."""
+        return await self._run(
+            lambda: self._with_gateway(sandbox, lambda fd: open_ports(fd, ports)), _close_listeners
         )
 
     async def connect(self, sandbox: SandboxId, port: int) -> socket.socket:

@@ -6,7 +6,7 @@ by the gateway process that they are passed to.
 
 import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from corral.engine.ports import Listener, ListenerKind
 from corral.errors import InvalidInput
@@ -29,13 +29,23 @@ def open_listeners(gateway: int, tls_ports: Iterable[int]) -> tuple[Listener, ..
     All are non-blocking. DNS by UDP has IP_PKTINFO set, so that an answer can leave from the address that
     was asked. Raises OSError, InvalidInput for a port that serves another purpose.
     """
-    wanted = [
-        (ListenerKind.DNS_UDP, DNS_PORT),
-        (ListenerKind.DNS_TCP, DNS_PORT),
-        (ListenerKind.HTTP, HTTP_PORT),
-        *((ListenerKind.TLS, port) for port in _tls_ports(tls_ports)),
-    ]
+    return _listeners(
+        gateway,
+        [
+            (ListenerKind.DNS_UDP, DNS_PORT),
+            (ListenerKind.DNS_TCP, DNS_PORT),
+            (ListenerKind.HTTP, HTTP_PORT),
+            *((ListenerKind.TLS, port) for port in _tls_ports({TLS_PORT, *tls_ports} - {HTTP_PORT})),
+        ],
+    )
 
+
+def open_ports(gateway: int, tls_ports: Iterable[int]) -> tuple[Listener, ...]:
+    """TLS on further ports. As `open_listeners`."""
+    return _listeners(gateway, [(ListenerKind.TLS, port) for port in _tls_ports(tls_ports)])
+
+
+def _listeners(gateway: int, wanted: Sequence[tuple[ListenerKind, int]]) -> tuple[Listener, ...]:
     def work() -> tuple[Listener, ...]:
         with contextlib.ExitStack() as stack:
             made = [Listener(kind, port, stack.enter_context(_open(kind, port))) for kind, port in wanted]
@@ -46,11 +56,11 @@ def open_listeners(gateway: int, tls_ports: Iterable[int]) -> tuple[Listener, ..
 
 
 def _tls_ports(ports: Iterable[int]) -> list[int]:
-    wanted = {TLS_PORT, *ports} - {HTTP_PORT}
+    wanted = sorted(set(ports))
     for port in wanted:
         if not 1 <= port <= 65535 or port == DNS_PORT:
             raise InvalidInput(f"port {port} cannot be opened for a sandbox", "use 1 to 65535, but not 53")
-    return sorted(wanted)
+    return wanted
 
 
 def _open(kind: ListenerKind, port: int) -> socket.socket:

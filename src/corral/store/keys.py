@@ -70,6 +70,10 @@ class Keys:
         """The token of a grant: always the same for the same id."""
         return Secret(TOKEN_PREFIX + _text(hmac.digest(self._tokens, grant.encode("utf-8"), "sha256")))
 
+    def webhook_key(self) -> Secret:
+        """The key that signs what is told to a webhook."""
+        return Secret("whk-" + hmac.digest(self._tokens, b"webhook", "sha256").hex())
+
     def new_api_key(self) -> Secret:
         """A random API key."""
         return Secret(API_KEY_PREFIX + randomness.token_hex(API_KEY_BYTES))

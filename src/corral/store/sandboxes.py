@@ -13,7 +13,7 @@ from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
-from corral.store import budgets, schema, templates
+from corral.store import approvals, budgets, schema, templates
 from corral.store.codec import decode, encode
 
 UID_START = 100_000
@@ -132,11 +132,13 @@ def _found(rows: int, spec: SandboxSpec) -> None:
 
 
 def remove(db: Connection, sandbox: SandboxId) -> bool:
-    """Remove a sandbox with its grant and its caps, and its template if that was kept for it alone: whether it was."""
+    """Remove a sandbox with its grant, its caps and what it was allowed, and its template if that was kept for it alone:
+    whether it was."""
     which = {"sandbox_id": sandbox}
     template = db.scalar(_TEMPLATE_OF, which)
     db.execute(_REMOVE_GRANT, which)
     budgets.drop_caps(db, sandbox)
+    approvals.drop_permissions(db, sandbox)
     db.execute(_REMOVE, which)
     return template is not None and templates.forget_unused(db, template)
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -205,6 +205,40 @@ reservations = Table(
     Column("model", Text, nullable=False),
     Column("path", Text, nullable=False),
 )
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String(8), primary_key=True),
+    Column("tenant", String(63), nullable=False),
+    Column("sandbox", String(16), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("detail", JSON, nullable=False),
+    Column("seconds", Integer, nullable=False),
+    Column("asked_at", UtcTime, nullable=False),
+    Column("deadline", UtcTime, nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("scope", String(16)),
+    Column("reason", Text, nullable=False),
+    Column("answered_by", Text, nullable=False),
+    Column("answered_at", UtcTime),
+    Index(None, "tenant", "asked_at"),
+    Index(None, "sandbox", "asked_at"),
+)
+
+permissions = Table(
+    "permissions",
+    metadata,
+    Column("approval", String(8), primary_key=True),
+    Column("tenant", String(63), nullable=False),
+    Column("sandbox", String(16), index=True),
+    Column("kind", String(16), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("until", UtcTime),
+)
+"""What approvals still allow: in one sandbox, or where that is NULL in all of the tenant's."""
 
 api_keys = Table(
     "api_keys",

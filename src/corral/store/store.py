@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
 from corral.errors import HostError
+from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
@@ -16,7 +17,7 @@ from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.model.secrets import Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
-from corral.store import audit, budgets, ledger, sandboxes, templates, vault
+from corral.store import approvals, audit, budgets, ledger, sandboxes, templates, vault
 from corral.store.audit import AuditCheck
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
@@ -144,6 +145,10 @@ class SqlStore:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
         return self._keys.grant_token(grant)
 
+    async def webhook_key(self) -> Secret:
+        """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""
+        return self._keys.webhook_key()
+
     async def apply_ledger(
         self, entries: Sequence[Reservation | Settlement], default: int | None
     ) -> list[Outcome]:
@@ -185,6 +190,36 @@ class SqlStore:
     async def prices(self) -> list[ModelPrice]:
         """All operator's prices."""
         return await self._database.run(ledger.prices)
+
+    async def add_approval(self, approval: Approval) -> None:
+        """Record a question, and that it was put, in the audit log too; on return it survives a power cut."""
+        await self._database.run_durable(approvals.add, self._keys, self._now(), approval)
+
+    async def settle_approval(
+        self, approval: Approval, permission: Permission | None = None, cap: int | None = None
+    ) -> None:
+        """Record how a question ended, what it allows from now on, a new cap of its sandbox, and all that in the audit
+        log; on return it survives a power cut.
+        """
+        await self._database.run_durable(approvals.settle, self._keys, self._now(), approval, permission, cap)
+
+    async def approval(self, tenant: TenantId, approval: ApprovalId) -> Approval:
+        """By id. Raises NotFound, also for another tenant's."""
+        return await self._database.run(approvals.get, tenant, approval)
+
+    async def approvals(
+        self,
+        tenant: TenantId | None,
+        sandbox: SandboxId | None = None,
+        status: Status | None = None,
+        limit: int = 1000,
+    ) -> list[Approval]:
+        """The latest `limit`, oldest first."""
+        return await self._database.run(approvals.select_latest, tenant, sandbox, status, limit)
+
+    async def permissions(self) -> list[Permission]:
+        """What approvals still allow, all tenants'."""
+        return await self._database.run(approvals.permissions)
 
     async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
         """A new API key for the TCP interface; only its hash is kept."""

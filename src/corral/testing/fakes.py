@@ -2,7 +2,8 @@
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from corral.engine.ports import (
     Attachment,
@@ -16,6 +17,7 @@ from corral.engine.ports import (
 )
 from corral.errors import Conflict, HostError
 from corral.model.capacity import Amounts, Resource, Room
+from corral.model.egress import EgressPolicy
 from corral.model.ids import LayerDigest, ProcessId, SandboxId
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
@@ -121,7 +123,7 @@ class FakeDriver:
         self.state.setdefault(spec.id, DriverStatus.STOPPED)
         self._step("prepare")
 
-    async def listen(self, spec: SandboxSpec) -> tuple[Listener, ...]:
+    async def listen(self, spec: SandboxSpec, only: Set[int] | None = None) -> tuple[Listener, ...]:
         """No sockets."""
         self._step("listen")
         return ()
@@ -211,6 +213,17 @@ class FakeGateway:
     async def detach(self, sandbox: SandboxId) -> None:
         """Serve it no more."""
         self.attached.pop(sandbox, None)
+
+    def ports(self, sandbox: SandboxId) -> frozenset[int]:
+        """The usual ones."""
+        return frozenset({53, 80, 443})
+
+    async def set_policy(
+        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+    ) -> None:
+        """Change it, if it is served."""
+        if sandbox in self.attached:
+            self.attached[sandbox] = replace(self.attached[sandbox], egress=egress)
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all."""

@@ -4,7 +4,8 @@ The link is one stream socket. A frame is a length of four bytes and a JSON obje
 Listening sockets travel beside an `Attach` frame (SCM_RIGHTS), in the order of its `listeners`. The engine
 numbers its calls and the gateway answers each with `Done` or `Failed`. The gateway numbers model calls: it asks with
 `Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine acknowledges once it is in the ledger,
-or with `Release` if it was never made.
+or with `Release` if it was never made. It numbers questions to a person too: `Ask`, which the engine meets with `Asked`
+once it is recorded and with `Answered` at its end; `Withdraw` when nobody waits for the answer any more.
 
 The gateway reads hostile bytes all day, so the engine takes nothing from it on trust: sizes are bounded,
 every field is checked for its type, and what does not fit ends the link.
@@ -21,6 +22,7 @@ from types import UnionType
 from typing import Any
 
 from corral.errors import InvalidInput, TooLarge
+from corral.model.approval import Answer, Question
 from corral.model.budget import Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
@@ -66,6 +68,16 @@ class Detach:
 
     seq: int
     sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Change what a served sandbox may reach, and serve it on further sockets. What it has open and may keep stays."""
+
+    seq: int
+    sandbox: SandboxId
+    egress: EgressPolicy
+    listeners: tuple[ListenerSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +222,40 @@ class UsageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Put a question of a sandbox to a person. Answered by `Asked` where one has to be waited for, then by `Answered`."""
+
+    number: int
+    sandbox: SandboxId
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question is recorded, and told to those who listen. It is a no after `seconds`."""
+
+    number: int
+    approval: str
+    seconds: int
+    listeners: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """How the question ended; what a yes allows has taken effect."""
+
+    number: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Nobody waits for the answer any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRecord:
     """A decision. Never holds a secret, a token, a header's or a query's value.
 
@@ -252,6 +298,7 @@ class AuditRecord:
 Message = (
     Attach
     | Detach
+    | SetPolicy
     | SetSecrets
     | SetPrices
     | SetConfig
@@ -266,6 +313,10 @@ Message = (
     | Unreserved
     | Release
     | UsageRecord
+    | Ask
+    | Asked
+    | Answered
+    | Withdraw
     | AuditRecord
 )
 

@@ -3,11 +3,11 @@
 import asyncio
 import shlex
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import httpx2
@@ -24,8 +24,10 @@ from corral.engine.ports import Entry, EntryKind, ModelPrice, WatchEvent, WatchE
 from corral.engine.processes import Chunk, Ended, Output, RunResult, StartRequest
 from corral.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from corral.model import budget
+from corral.model.approval import Approval, ApprovalId, Kind, Question, Scope, Status, bounded
 from corral.model.egress import EgressPolicy, HostRule
-from corral.model.events import LifecycleEvent
+from corral.model.events import ApprovalEvent, LifecycleEvent
+from corral.model.events import Event as Told
 from corral.model.ids import LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
@@ -472,6 +474,49 @@ class FakeBudgets:
         return await self.of_tenant(tenant)
 
 
+class FakeApprovals:
+    """One question of each state, and the answers that were given."""
+
+    def __init__(self) -> None:
+        host = bounded(Kind.HOST, "connect to a.com\x1b[2J: docs", {"host": "a.com", "reason": "docs"}, 600)
+        push = bounded(Kind.PUSH, "push main", {"refs": "main", "commits": "one\ntwo"}, 600)
+        self.all = {
+            "1a2b3c4d": self._made("1a2b3c4d", host),
+            "5e6f7a8b": replace(self._made("5e6f7a8b", push), status=Status.DENIED, by="me", reason="no"),
+        }
+
+    def _made(self, id: str, question: Question) -> Approval:
+        box = SandboxId("0" * 16)
+        return Approval(
+            ApprovalId(id), TENANT, box, "brave-otter", question, NOW, NOW + timedelta(seconds=600)
+        )
+
+    async def list(
+        self, tenant: TenantId, ref: str | None = None, status: Status | None = None
+    ) -> list[Approval]:
+        return [item for item in self.all.values() if status in (None, item.status)]
+
+    async def get(self, tenant: TenantId, id: str) -> Approval:
+        if id not in self.all or tenant != TENANT:
+            raise NotFound(f"there is no approval {id!r}", "list them: `corral approvals`")
+        return self.all[id]
+
+    async def allow(
+        self, tenant: TenantId, id: str, *, scope: Scope | None = None, by: str, reason: str = ""
+    ) -> Approval:
+        found = await self.get(tenant, id)
+        self.all[id] = replace(found, status=Status.ALLOWED, scope=scope or Scope.ONCE, by=by)
+        return self.all[id]
+
+    async def deny(self, tenant: TenantId, id: str, *, reason: str = "", by: str) -> Approval:
+        self.all[id] = replace(await self.get(tenant, id), status=Status.DENIED, reason=reason, by=by)
+        return self.all[id]
+
+    async def follow(self) -> AsyncGenerator[Told, None]:
+        for number, item in enumerate(self.all.values(), 1):
+            yield ApprovalEvent(number, TENANT, item)
+
+
 class FakeAgents:
     def __init__(self, processes: FakeProcesses) -> None:
         self._processes = processes
@@ -513,6 +558,7 @@ class FakeEngine:
     agents: FakeAgents
     repos: FakeRepos
     files: FakeFiles
+    approvals: FakeApprovals = field(default_factory=FakeApprovals)
     config: dict[str, Any] = field(default_factory=lambda: {"api.listen": "", "egress.networks": []})
 
     async def files_of(self, tenant: TenantId, ref: str) -> FakeFiles:
@@ -546,6 +592,16 @@ class FakeEngine:
         if key not in self.config:
             raise InvalidInput(f"there is no setting {key!r}", "settings: api.listen")
         self.config[key] = value
+
+    async def webhook_key(self) -> Secret:
+        return Secret("whk-0123")
+
+    async def follow_events(self, tenant: TenantId, after: int | None) -> AsyncGenerator[Told, None]:
+        if after == 1:  # as a client of approvals asks
+            async for approval in self.approvals.follow():
+                yield approval
+        async for event in self.sandboxes.events(tenant, after):
+            yield event
 
     async def new_api_key(self, tenant: TenantId, label: str) -> Secret:
         return Secret(KEY)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import InvalidInput, TooLarge
-from corral.model.budget import Refusal, Scope, Window
+from corral.model.approval import Answer, Field, Kind, Question, Scope, refused
+from corral.model.budget import Refusal, Window
+from corral.model.budget import Scope as BudgetScope
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
 from corral.model.ids import SandboxId, TenantId
@@ -41,10 +43,16 @@ MESSAGES: list[link.Message] = [
     link.AuditRecord(NOW, TENANT, SANDBOX, "dns", "denied", host="b.com"),
     link.Reserve(11, SANDBOX, 12, "s", "openai", "m", "responses"),
     link.Reserved(12),
-    link.Refused(13, Refusal(Scope.SANDBOX, Window.TOTAL, 1, 2, 3, 4)),
-    link.Refused(13, Refusal(Scope.TENANT, Window.DAY, 1, 2, 3, 4, NOW)),
+    link.Refused(13, Refusal(BudgetScope.SANDBOX, Window.TOTAL, 1, 2, 3, 4)),
+    link.Refused(13, Refusal(BudgetScope.TENANT, Window.DAY, 1, 2, 3, 4, NOW)),
     link.Unreserved(14, "m"),
     link.Release(15),
+    link.SetPolicy(16, SANDBOX, EgressPolicy(), (link.ListenerSpec("tls", 8443),)),
+    link.Ask(17, SANDBOX, Question(Kind.HOST, "connect to b.com", (Field("host", "b.com"),), 60)),
+    link.Asked(17, "1a2b3c4d", 60, 1),
+    link.Answered(17, Answer(allowed=True, scope=Scope.ONCE, reason="", by="x")),
+    link.Answered(18, refused("no")),
+    link.Withdraw(19),
 ]  # fmt: skip
 
 

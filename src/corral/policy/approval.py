@@ -1,0 +1,104 @@
+"""Which questions of a sandbox reach a person, decided on values alone (G-257, G-258, G-268)."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from corral.errors import Conflict, InvalidInput
+from corral.model.approval import STANDING, Approval, Kind, Permission, Question, Scope, Status
+
+MAX_PENDING = 8
+"""Questions of one sandbox that may wait at a time."""
+RATE_WINDOW = timedelta(minutes=10)
+MAX_IN_WINDOW = 30
+REPEAT_WINDOW = timedelta(minutes=5)
+"""How long a no answers the same question again without a person."""
+ONCE_SECONDS = 600
+"""How long a host stays open that was allowed once."""
+
+
+def too_many(recent: Sequence[Approval], now: datetime) -> str:
+    """Why a sandbox may put no further question, given its last ones; empty if it may."""
+    waiting = sum(item.status is Status.PENDING for item in recent)
+    if waiting >= MAX_PENDING:
+        return f"{waiting} questions of this sandbox wait for an answer already"
+    lately = sum(now - item.asked_at < RATE_WINDOW for item in recent)
+    if lately >= MAX_IN_WINDOW:
+        minutes = int(RATE_WINDOW.total_seconds() // 60)
+        return f"this sandbox has put {lately} questions in the last {minutes} minutes"
+    return ""
+
+
+def same_pending(recent: Sequence[Approval], question: Question) -> Approval | None:
+    """The waiting approval that an equal question joins. A push or a file is asked for by itself each time: its yes is
+    for one use."""
+    if question.kind not in (Kind.HOST, Kind.BUDGET):
+        return None
+    return next((a for a in recent if a.status is Status.PENDING and _same(a.question, question)), None)
+
+
+def denied_lately(recent: Sequence[Approval], question: Question, now: datetime) -> Approval | None:
+    """The no that answers an equal question again."""
+    for item in recent:
+        fresh = item.answered_at is not None and now - item.answered_at < REPEAT_WINDOW
+        if item.status is Status.DENIED and fresh and _same(item.question, question):
+            return item
+    return None
+
+
+def _same(one: Question, other: Question) -> bool:
+    """Whether two questions ask for the same, whatever reasons they give."""
+    return one.kind is other.kind and _asked(one) == _asked(other)
+
+
+def _asked(question: Question) -> list[tuple[str, str]]:
+    return [(field.name, field.text) for field in question.detail if field.name != "reason"]
+
+
+def wait_seconds(asked: int, *, limit: int, unattended: int, listeners: int) -> int:
+    """How long a question waits: no longer than the operator lets one wait, and shorter where nobody listens."""
+    return min(asked, limit if listeners else min(limit, unattended))
+
+
+def checked_answer(approval: Approval, scope: Scope | None, *, allowed: bool) -> Scope | None:
+    """The scope of an answer, or None where it changes nothing because it was given before.
+
+    Raises Conflict for an approval that is over or was answered otherwise, InvalidInput for a scope that it cannot have.
+    """
+    wanted = scope or approval.scopes[0]
+    if allowed and wanted not in approval.scopes:
+        fitting = ", ".join(approval.scopes)
+        raise InvalidInput(
+            f"a {approval.question.kind} cannot be allowed for {wanted}",
+            f"give --for {fitting}, or leave it out",
+        )
+    match approval.status:
+        case Status.PENDING:
+            return wanted
+        case Status.ALLOWED if allowed and (scope is None or scope is approval.scope):
+            return None
+        case Status.DENIED if not allowed:
+            return None
+        case Status.ALLOWED if not allowed and takes_back(approval):
+            return wanted
+        case _:
+            raise Conflict(
+                f"approval {approval.id} is {approval.status} already",
+                "the sandbox has to ask again; see `corral approvals`",
+            )
+
+
+def takes_back(approval: Approval) -> bool:
+    """Whether a no ends what an earlier yes still allows."""
+    return approval.question.kind is Kind.HOST or approval.scope is not Scope.ONCE
+
+
+def permission(approval: Approval, scope: Scope, now: datetime) -> Permission | None:
+    """What a yes leaves standing: a host allowed once is open for a while; a push or a file allowed once is the asker's."""
+    kind = approval.question.kind
+    subject = approval.question.field("host" if kind is Kind.HOST else STANDING)
+    once = scope is Scope.ONCE
+    if not subject or (once and kind is not Kind.HOST):
+        return None
+    until = now + timedelta(seconds=ONCE_SECONDS) if once else None
+    sandbox = None if scope is Scope.ALWAYS else approval.sandbox
+    return Permission(approval.id, approval.tenant, sandbox, kind, subject, until)
