@@ -24,7 +24,8 @@ from corral.engine.ports import Entry, EntryKind, ModelPrice, WatchEvent, WatchE
 from corral.engine.processes import Chunk, Ended, Output, RunResult, StartRequest
 from corral.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from corral.model import budget
-from corral.model.approval import Approval, ApprovalId, Kind, Question, Scope, Status, bounded
+from corral.model.approval import Approval, ApprovalId, Kind, Question, Status, bounded
+from corral.model.approval import Scope as Reach
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import ApprovalEvent, LifecycleEvent
 from corral.model.events import Event as Told
@@ -502,10 +503,10 @@ class FakeApprovals:
         return self.all[id]
 
     async def allow(
-        self, tenant: TenantId, id: str, *, scope: Scope | None = None, by: str, reason: str = ""
+        self, tenant: TenantId, id: str, *, scope: Reach | None = None, by: str, reason: str = ""
     ) -> Approval:
         found = await self.get(tenant, id)
-        self.all[id] = replace(found, status=Status.ALLOWED, scope=scope or Scope.ONCE, by=by)
+        self.all[id] = replace(found, status=Status.ALLOWED, scope=scope or Reach.ONCE, by=by)
         return self.all[id]
 
     async def deny(self, tenant: TenantId, id: str, *, reason: str = "", by: str) -> Approval:

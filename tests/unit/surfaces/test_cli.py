@@ -18,6 +18,7 @@ from corral.cli.output import clean
 from corral.cli.values import Duration, Size, variables
 from corral.errors import CorralError, InvalidInput, all_errors
 from corral.model.budget import Scope, Window
+from corral.sdk.client import Client
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
 
@@ -593,3 +594,31 @@ def test_a_budget_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) -
     ran = corral("budget", *words)
     assert ran.code == 2
     assert "hint: " in ran.err
+
+
+# -- approvals ------------------------------------------------------------------------------------------------------
+
+
+def test_questions_are_listed_shown_and_answered(corral: Any) -> None:
+    listed = corral("approvals")
+    assert "1a2b3c4d" in listed.out
+    assert "5e6f7a8b" not in listed.out
+    assert "\x1b" not in listed.out
+    everything = corral("approvals", "--all", "--json")
+    assert [item["id"] for item in json.loads(everything.out)] == ["1a2b3c4d", "5e6f7a8b"]
+    shown = corral("approvals", "5e6f7a8b")
+    assert "commits:\n      one\n      two" in shown.out
+    assert "denied by me: no" in shown.out
+    yes = corral("approve", "1a2b3c4d", "--for", "always", "--json")
+    assert (json.loads(yes.out)["status"], json.loads(yes.out)["scope"]) == ("allowed", "always")
+    assert json.loads(yes.out)["by"].endswith("by the unix socket")
+    no = corral("deny", "1a2b3c4d", "--reason", "not this one")
+    assert (no.code, "may not" in no.err) == (0, True)
+    assert corral("approve", "ffffffff").code == 4
+    assert corral("approvals", "--webhook-key").out == "whk-0123\n"
+    assert corral("approvals", "1a2b3c4d", "--wait").code == 2
+
+
+def test_followers_of_approvals_hear_of_them(client: Client) -> None:
+    found = client.follow_approvals(1, wait=False)
+    assert [item.id for item in found] == ["1a2b3c4d", "5e6f7a8b"]
