@@ -16,7 +16,9 @@
 
 #define MAX_FILE (1 << 20)
 #define MAX_GROUPS 64
-#define CAP_SYS_PTRACE 19 /* of linux/capability.h, which musl does not have */
+/* Of linux/capability.h, which musl does not have. */
+#define CAP_SYS_PTRACE 19
+#define CAP_SYS_ADMIN 21
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 struct identity {
@@ -139,11 +141,15 @@ static bool resolve(const char *spec, struct identity *who)
 	return true;
 }
 
-/* PID 1 may read every process's environment (CAP_SYS_PTRACE, see tree.c); nothing that it starts may get
- * that right. */
-static bool drop_capability(void)
+/* PID 1 may read every process's environment (CAP_SYS_PTRACE, see tree.c), and under gVisor change the host
+ * name (CAP_SYS_ADMIN); nothing that it starts may get these rights. */
+static bool drop_capabilities(void)
 {
-	return prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) != 1 || !prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0);
+	static const int dropped[] = {CAP_SYS_PTRACE, CAP_SYS_ADMIN};
+	for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
+		if (prctl(PR_CAPBSET_READ, dropped[i], 0, 0, 0) == 1 && prctl(PR_CAPBSET_DROP, dropped[i], 0, 0, 0))
+			return false;
+	return true;
 }
 
 static bool known_terminal(const char *name)
@@ -280,7 +286,7 @@ _Noreturn void run_command(const struct command *command, uint32_t id, int repor
 	umask(022);
 	if (command->terminal && fchown(0, who.uid, (gid_t)-1))
 		fail(report, STAGE_TERMINAL, errno);
-	if (!drop_capability() || setgroups(who.group_count, who.groups) || setgid(who.gid) || setuid(who.uid))
+	if (!drop_capabilities() || setgroups(who.group_count, who.groups) || setgid(who.gid) || setuid(who.uid))
 		fail(report, STAGE_CREDENTIALS, errno);
 	if (chdir(*strings[1] ? strings[1] : who.home))
 		fail(report, STAGE_WORKDIR, errno);

@@ -142,8 +142,10 @@ class Daemon:
         return json.loads(self.cli(*args, "--json").stdout)
 
     def remove_all(self) -> None:
-        """Remove all of its sandboxes."""
+        """Remove all of its pools and sandboxes."""
         with self.client() as client:
+            for pool in client.list_pools():
+                client.remove_pool(pool.template, pool.isolation)
             for sandbox in client.list_sandboxes():
                 client.remove_sandbox(sandbox.id)
 

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from corral.api import approvals, catalog, files, processes, sandboxes
+from corral.api import approvals, catalog, files, pools, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
 from corral.api.failures import handle
@@ -31,6 +31,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "agents", "description": "Coding agents in sandboxes."},
     {"name": "repos", "description": "What an agent did in its repository."},
     {"name": "templates", "description": "What sandboxes start from."},
+    {"name": "pools", "description": "Sandboxes that are ready before they are asked for."},
     {"name": "secrets", "description": "Credentials, used by the gateway on behalf of sandboxes."},
     {"name": "prices", "description": "What models cost, where the price library does not know."},
     {"name": "budgets", "description": "What model calls may cost."},
@@ -57,7 +58,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (processes, sandboxes, files, catalog, approvals):
+    for module in (processes, sandboxes, files, catalog, approvals, pools):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

@@ -3,18 +3,17 @@
 from corral.engine.admission import Overview
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
-from corral.model import approval, events, process, sandbox, secrets, template, usage
+from corral.model import approval, events, pool, process, sandbox, secrets, template, usage
 from corral.model.budget import Balance
 from corral.model.capacity import Resource
 from corral.model.ids import TenantId
 from corral.policy.budget import reached
-from corral.protocol import approvals, catalog, files, processes, sandboxes
+from corral.protocol import approvals, catalog, files, pools, processes, sandboxes
 
 
 def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
     """A sandbox as the API shows it."""
     spec = value.spec
-    limits = spec.limits
     return sandboxes.SandboxInfo(
         id=spec.id,
         name=spec.name,
@@ -24,13 +23,7 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         template=spec.template,
         isolation=spec.isolation,
         runtime=spec.runtime,
-        limits=sandboxes.Limits(
-            memory=limits.memory,
-            cpus=limits.cpus,
-            pids=limits.pids,
-            disk=limits.disk,
-            io_weight=limits.io_weight,
-        ),
+        limits=_limits(spec.limits),
         env=spec.env,
         labels=spec.labels,
         user=spec.user,
@@ -46,6 +39,33 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         branch=spec.branch,
         created_at=spec.created_at,
         changed_at=value.changed_at,
+    )
+
+
+def _limits(limits: sandbox.Limits) -> sandboxes.Limits:
+    return sandboxes.Limits(
+        memory=limits.memory,
+        cpus=limits.cpus,
+        pids=limits.pids,
+        disk=limits.disk,
+        io_weight=limits.io_weight,
+    )
+
+
+def pool_info(value: pool.PoolStatus) -> pools.PoolInfo:
+    """A warm pool as the API shows it."""
+    wanted = value.pool
+    return pools.PoolInfo(
+        template=wanted.template,
+        isolation=wanted.isolation,
+        runtime=wanted.runtime,
+        limits=_limits(wanted.limits),
+        size=wanted.size,
+        ready=value.ready,
+        idle=wanted.idle,
+        asleep=value.asleep,
+        problem=value.problem,
+        retry_at=value.retry_at,
     )
 
 

@@ -58,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "files": ("corral.cli.files:files", "Look at and change a sandbox's files."),
     "template": ("corral.cli.catalog:template", "What sandboxes start from."),
     "checkpoint": ("corral.cli.catalog:checkpoint", "Make a template of a sandbox."),
+    "pool": ("corral.cli.pools:pool", "Keep sandboxes ready."),
     "secret": ("corral.cli.catalog:secret", "Keys that stay on this host."),
     "price": ("corral.cli.catalog:price", "Prices of models."),
     "config": ("corral.cli.catalog:config", "The daemon's settings."),

@@ -29,6 +29,7 @@ from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
+from corral.engine.pools import Pools
 from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
@@ -168,7 +169,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=lambda: processes,
         npm_registry=lambda: config.value.npm_registry,
     )
-    templates = Templates(store, layers, clock, agents.build_layer)
+    templates = Templates(store, layers, clock, agents.build_layer, lambda: pools.wake())
     processes = Processes(
         driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
     )
@@ -214,6 +215,16 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         provision=provision,
         complete=complete,
         egress_of=permissions.egress_of,
+        on_claimed=processes.refresh,
+        on_demand=lambda spec: pools.demand(spec),
+    )
+    pools = Pools(
+        store=store,
+        sandboxes=sandboxes,
+        templates=templates,
+        registry=registry,
+        clock=clock,
+        usable=driver.runtimes,
     )
     permissions.on_change(sandboxes.refresh_egress)
 
@@ -222,8 +233,10 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await gateway.started.wait()
     await secrets.publish()
     await sandboxes.recover()
+    await pools.load()
     tasks.start(sandboxes.sweep(), name="ttl")
     tasks.start(permissions.sweep(), name="permissions")
+    tasks.start(pools.run(), name="warm pools")
 
     async def run_doctor() -> list[dict[str, Any]]:
         return [asdict(check) for check in await doctor.run_checks(places.data)]
@@ -243,6 +256,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandboxes=sandboxes,
         processes=processes,
         templates=templates,
+        pools=pools,
         secrets=secrets,
         prices=Prices(store, client),
         budgets=budgets,

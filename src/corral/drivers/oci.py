@@ -30,7 +30,7 @@ from corral.drivers.oci_process import ended, first_process, kill_first_process,
 from corral.drivers.oci_start import kill_all, starting
 from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener
 from corral.errors import Conflict, HostError, Unsupported
-from corral.host import mounts
+from corral.host import mounts, namespaces
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
 from corral.model.ids import LayerDigest, SandboxId, TenantId, is_id
@@ -130,11 +130,16 @@ class OciDriver:
     def _begin(self, spec: SandboxSpec, record: Record) -> None:
         """The record comes first: whatever is made after it is found by it."""
         self._records.save(spec.id, record)
-        place = self._place(spec.id)
-        place.make()
-        for name, text in guest_files(spec.name, str(GATEWAY_ADDRESS)).items():
-            (place.etc / name).write_text(text)
-            (place.etc / name).chmod(0o644)
+        self._place(spec.id).make()
+        self._write_guest_files(spec)
+
+    def _write_guest_files(self, spec: SandboxSpec, *names: str) -> None:
+        """All, or those named. In place: a running sandbox has these very files bound into it."""
+        etc = self._place(spec.id).etc
+        contents = guest_files(spec.id, spec.name, str(GATEWAY_ADDRESS))
+        for name in names or contents:
+            (etc / name).write_text(contents[name])
+            (etc / name).chmod(0o644)
 
     async def _prepare_network(self, sandbox: SandboxId, runtime: Runtime) -> None:
         await self._networks.create(sandbox)
@@ -158,8 +163,7 @@ class OciDriver:
         """As Driver says."""
         if only is not None:
             return await self._networks.open_ports(spec.id, only)
-        ports = {port for rule in spec.egress.rules for port in rule.ports}
-        return await self._networks.listen(spec.id, ports)
+        return await self._networks.listen(spec.id, spec.egress.ports)
 
     async def start(self, spec: SandboxSpec, template: Template) -> None:
         """As Driver says."""
@@ -193,6 +197,7 @@ class OciDriver:
             resolv_conf=place.etc / "resolv.conf",
             hosts=place.etc / "hosts",
             hostname=place.etc / "hostname",
+            machine_id=place.etc / "machine-id",
         )
         config = bundle_config(
             spec,
@@ -265,6 +270,20 @@ class OciDriver:
         except OSError as error:
             raise HostError(f"the sandbox's first process cannot be reached: {error}") from error
 
+    async def rename(self, spec: SandboxSpec) -> None:
+        """As Driver says."""
+        with self._first_process(spec.id) as pidfd:
+            if pidfd is None:
+                raise _not_running()
+            await asyncio.to_thread(self._rename, spec, pidfd)
+
+    def _rename(self, spec: SandboxSpec, pidfd: int) -> None:
+        self._write_guest_files(spec, "hostname", "hosts")
+        if not self._runtime(spec.runtime).traits.own_kernel:
+            namespaces.set_hostname(pidfd, spec.name)
+        elif not _tell(self._place(spec.id), guest.hostname(spec.name)):
+            raise HostError("the sandbox's first process does not take its new name")
+
     # -- pausing and ending
     # -------------------------------------------------------------------------------------------
 
@@ -289,7 +308,7 @@ class OciDriver:
 
     async def _end(self, sandbox: SandboxId, pidfd: int, grace: float) -> None:
         self._cgroup(sandbox).thaw()  # a frozen process hears nothing, not even KILL
-        asked = grace > 0 and _ask_to_end(self._place(sandbox), grace)
+        asked = grace > 0 and _tell(self._place(sandbox), guest.shutdown(grace))
         if not (asked and await ended(pidfd, grace + _SHUTDOWN_EXTRA)):
             await kill_first_process(pidfd)
 
@@ -417,14 +436,14 @@ def _not_running() -> Conflict:
     return Conflict("the sandbox is not running", "start it: `corral start NAME`")
 
 
-def _ask_to_end(place: Place, grace: float) -> bool:
-    """Tell PID 1 to shut down; False if it cannot be told."""
+def _tell(place: Place, frame: bytes) -> bool:
+    """Send PID 1 a frame, beside whoever has the link; False if it cannot be told."""
     try:
         fd = os.open(place.path / IN_FIFO, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        os.write(fd, guest.shutdown(grace))
+        os.write(fd, frame)
     except OSError:  # it has not read for long
         return False
     finally:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from corral.engine.approvals import Approvals
 from corral.engine.budgets import Budgets
+from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
 from corral.engine.sandboxes import Sandboxes
@@ -52,6 +53,7 @@ class Engine:
     sandboxes: Sandboxes
     processes: Processes
     templates: Templates
+    pools: Pools
     secrets: Secrets
     prices: Prices
     budgets: Budgets

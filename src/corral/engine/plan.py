@@ -144,6 +144,7 @@ def build_spec(
     usable: dict[Isolation, tuple[str, ...]],
     secrets: tuple[str, ...],
     now: datetime,
+    spare: bool = False,
 ) -> SandboxSpec:
     """The specification of a new sandbox. `request` has passed `checked`."""
     isolation, runtime = choose_runtime(usable, request.isolation, request.runtime)
@@ -170,4 +171,5 @@ def build_spec(
         attributes=request.attributes,
         repos=request.repos,
         push=request.push,
+        spare=spare,
     )

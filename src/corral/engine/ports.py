@@ -19,6 +19,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
+from corral.model.pool import Pool
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
@@ -213,6 +214,9 @@ class Driver(Protocol):
     async def wait(self, sandbox: SandboxId) -> str:
         """Return when PID 1 has ended, with the reason if known (`oom` or empty)."""
 
+    async def rename(self, spec: SandboxSpec) -> None:
+        """Let a running sandbox have the name of `spec`: its host name, and the files that say it."""
+
     async def stop(self, sandbox: SandboxId, grace: float) -> None:
         """TERM, after `grace` seconds KILL, then free all but the disk. Idempotent. Also for paused sandboxes."""
 
@@ -306,8 +310,9 @@ class Ledger(Protocol):
 class Gateway(Protocol):
     """The unprivileged process that sandboxes talk to. Restarted by its owner; until it is back, sandboxes have no network."""
 
-    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
-        """Serve a sandbox on these sockets, of which the gateway gets duplicates; replaces a former attachment."""
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener] | None) -> None:
+        """Serve a sandbox on these sockets, of which the gateway gets duplicates; replaces a former attachment, whose
+        connections are cut. None: on the sockets of the former attachment; raises Conflict where there was none."""
 
     async def detach(self, sandbox: SandboxId) -> None:
         """Stop serving it and cut its open connections. Idempotent."""
@@ -344,6 +349,19 @@ class Store(Protocol):
 
     async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
         """Insert. Raises Conflict, naming the holder, if the name is taken."""
+
+    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Make a spare of a warm pool this sandbox: all of its row but id and template changes, and its grant is replaced.
+        Raises Conflict if the name is taken."""
+
+    async def put_pool(self, pool: Pool) -> None:
+        """Add a warm pool, or replace the tenant's one of the same template and isolation."""
+
+    async def remove_pool(self, tenant: TenantId, template: str, isolation: Isolation) -> None:
+        """Idempotent."""
+
+    async def pools(self) -> list[Pool]:
+        """All tenants' warm pools."""
 
     async def set_state(self, sandbox: Sandbox) -> None:
         """Update state, reason, exit code and time."""

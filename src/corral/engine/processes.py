@@ -101,6 +101,13 @@ class Processes:
         for live in session.processes.values():
             self._watch_timeout(sandbox.id, session, live)
 
+    async def refresh(self, sandbox: Sandbox) -> None:
+        """Give the processes that start from now on the variables of what the sandbox has become. Raises Conflict."""
+        found = self._sessions.get(sandbox.id)
+        if found is None or found[0].closed:
+            raise _not_running(sandbox)
+        self._sessions[sandbox.id] = found[0], await self._environment(sandbox)
+
     async def close(self, sandbox: SandboxId) -> None:
         """End the conversation with a sandbox that is down."""
         session, _ = self._sessions.pop(sandbox, (None, None))

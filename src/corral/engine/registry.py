@@ -13,6 +13,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
+from corral.model.pool import interchangeable
 from corral.model.sandbox import Sandbox, SandboxSpec
 
 
@@ -29,6 +30,7 @@ class Registry:
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._names: dict[tuple[TenantId, str], SandboxId] = {}
         self._locks: dict[SandboxId, asyncio.Lock] = {}
+        self._spares: dict[SandboxId, Sandbox] = {}
 
     async def load(self) -> None:
         """Read all sandboxes from the store."""
@@ -40,21 +42,38 @@ class Registry:
         return self._locks.setdefault(sandbox, asyncio.Lock())
 
     def all(self) -> list[Sandbox]:
-        """All tenants' sandboxes, oldest first."""
+        """All tenants' sandboxes, oldest first, spares of warm pools included."""
         return list(self._sandboxes.values())
+
+    def spares(self) -> list[Sandbox]:
+        """All tenants' spares, oldest first, also those that are being made or removed."""
+        return list(self._spares.values())
+
+    def spare_like(self, spec: SandboxSpec) -> Sandbox | None:
+        """A ready spare that can become `spec`, and that nobody is taking: take its lock before anything else."""
+        for spare in self._spares.values():
+            if (
+                spare.state is State.RUNNING
+                and interchangeable(spare.spec, spec)
+                and not self.lock(spare.id).locked()
+            ):
+                return spare
+        return None
 
     def of(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
         """A tenant's sandboxes, oldest first, that carry all of `labels`."""
         wanted = (labels or {}).items()
         return [
-            s for s in self._sandboxes.values() if s.spec.tenant == tenant and wanted <= s.spec.labels.items()
+            s
+            for s in self._sandboxes.values()
+            if s.spec.tenant == tenant and not s.spec.spare and wanted <= s.spec.labels.items()
         ]
 
     def find(self, tenant: TenantId, ref: str) -> Sandbox:
-        """By name or id. Raises NotFound, also for another tenant's."""
+        """By name or id. Raises NotFound, also for another tenant's, and for a spare."""
         by_name = self._names.get((tenant, ref))
         sandbox = self._sandboxes.get(by_name or SandboxId(ref))
-        if sandbox is None or sandbox.spec.tenant != tenant:
+        if sandbox is None or sandbox.spec.tenant != tenant or sandbox.spec.spare:
             raise NotFound(f"there is no sandbox {ref[:80]!r}", "list yours with `corral ls`")
         return sandbox
 
@@ -69,6 +88,14 @@ class Registry:
     async def add(self, sandbox: Sandbox, grant: Grant) -> None:
         """Record a new sandbox. Raises Conflict if its name is taken."""
         await self._store.add_sandbox(sandbox, grant)
+        self._remember(sandbox)
+        self._publish(sandbox)
+
+    async def claim(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Make a spare what `sandbox` says, with another grant. Raises Conflict, and changes nothing, if its name is taken."""
+        former = self._sandboxes[sandbox.id]
+        await self._store.claim_sandbox(sandbox, grant)
+        self._names.pop((former.spec.tenant, former.spec.name), None)
         self._remember(sandbox)
         self._events.publish(sandbox)
 
@@ -86,7 +113,7 @@ class Registry:
         if durable:
             await self._store.set_state(changed)
         self._remember(changed)
-        self._events.publish(changed)
+        self._publish(changed)
         return changed
 
     async def settle(self, sandbox: SandboxId) -> None:
@@ -98,7 +125,7 @@ class Registry:
         changed = self._sandboxes[sandbox].with_state(state, self._clock.now(), reason)
         await self._store.set_state(changed)
         self._remember(changed)
-        self._events.publish(changed)
+        self._publish(changed)
         return changed
 
     async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
@@ -131,9 +158,18 @@ class Registry:
         self._locks.pop(sandbox, None)
         if gone is not None:
             self._names.pop((gone.spec.tenant, gone.spec.name), None)
-            self._events.publish(gone.with_state(State.GONE, self._clock.now(), gone.reason))
+            self._spares.pop(sandbox, None)
+            self._publish(gone.with_state(State.GONE, self._clock.now(), gone.reason))
         return last
+
+    def _publish(self, sandbox: Sandbox) -> None:
+        if not sandbox.spec.spare:
+            self._events.publish(sandbox)
 
     def _remember(self, sandbox: Sandbox) -> None:
         self._sandboxes[sandbox.id] = sandbox
+        if sandbox.spec.spare:
+            self._spares[sandbox.id] = sandbox
+        else:
+            self._spares.pop(sandbox.id, None)
         self._names[sandbox.spec.tenant, sandbox.spec.name] = sandbox.id

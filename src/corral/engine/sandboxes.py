@@ -7,9 +7,10 @@ crash leaves in between is finished or undone by `recover`, from the state in th
 import asyncio
 import logging
 import secrets as randomness
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from typing import Any
 
 from coolname import generate_slug
 
@@ -20,7 +21,7 @@ from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
 from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Store
 from corral.engine.registry import Registry
 from corral.engine.templates import Templates, check_free_name
-from corral.errors import Conflict, CorralError, NoCapacity, NotFound
+from corral.errors import Conflict, CorralError, HostError, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Window
 from corral.model.egress import EgressPolicy
@@ -28,7 +29,8 @@ from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
-from corral.model.sandbox import Expiry, Limits, Sandbox, SandboxSpec, Stats
+from corral.model.pool import spare_name
+from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.tokens import token_hash
@@ -40,7 +42,7 @@ STARTS_AT_ONCE = 4
 MAX_SANDBOXES = 10_000
 SWEEP_SECONDS = 1.0
 
-Ready = Callable[[Sandbox], Awaitable[None]]
+Ready = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
 
 class Sandboxes:
@@ -63,11 +65,14 @@ class Sandboxes:
         on_down: Callable[[SandboxId], Awaitable[None]],
         provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
         complete: Callable[[TenantId, CreateRequest], Awaitable[CreateRequest]],
+        on_claimed: Ready,
+        on_demand: Callable[[SandboxSpec], None] = lambda _: None,
         egress_of: Callable[[SandboxSpec], EgressPolicy] = lambda spec: spec.egress,
     ) -> None:
-        """`on_running` and `on_down` open and close the session with a guest; `provision` fills a new sandbox (agent,
-        repository); `complete` checks what a request names outside of the engine and fills in its defaults; `egress_of`
-        adds to a sandbox's own policy what was allowed it since."""
+        """`on_running` and `on_down` open and close the session with a guest; `on_claimed` tells the session of one that
+        was a spare what it is now; `provision` fills a new sandbox (agent, repository); `complete` checks what a request
+        names outside of the engine and fills in its defaults; `on_demand` hears what is asked for, and of lost spares;
+        `egress_of` adds to a sandbox's own policy what was allowed it since."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -83,6 +88,8 @@ class Sandboxes:
         self._provision = provision
         self._complete = complete
         self._egress_of = egress_of
+        self._on_claimed = on_claimed
+        self._on_demand = on_demand
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
@@ -98,7 +105,7 @@ class Sandboxes:
 
     def all(self) -> list[Sandbox]:
         """Of all tenants, for the same callers, who do not say which they mean."""
-        return self._registry.all()
+        return [sandbox for sandbox in self._registry.all() if not sandbox.spec.spare]
 
     def events(self, tenant: TenantId, after: int | None = None) -> AsyncIterator[LifecycleEvent]:
         """Lifecycle events from now, or after a sequence number."""
@@ -121,40 +128,67 @@ class Sandboxes:
         room, and `request` does not queue, or did in vain).
         """
         request = await self._complete(tenant, checked(request))
+        await self._check_money(tenant, request)
+        spec, template = await self._plan(tenant, request)
+        self._on_demand(spec)
+        while (spare := self._registry.spare_like(spec)) is not None:
+            if (claimed := await self._claim(spare, spec, request)) is not None:
+                return claimed
+        return await self._make(spec, template, request)
+
+    async def make_spare(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
+        """A sandbox that waits for a create to take it over. Raises what `create` raises."""
+        spec, template = await self._plan(tenant, checked(request), spare=True)
+        return await self._make(spec, template, request)
+
+    async def discard_spare(self, spare: SandboxId) -> None:
+        """Remove a spare, unless somebody has taken it meanwhile. Idempotent."""
+        async with self._registry.lock(spare):
+            sandbox = self._registry.get(spare)
+            if sandbox is not None and sandbox.spec.spare:
+                await self._registry.advance(spare, Event.REMOVE)
+                await asyncio.shield(self._discard(spare))
+
+    async def _plan(
+        self, tenant: TenantId, request: CreateRequest, *, spare: bool = False
+    ) -> tuple[SandboxSpec, Template]:
+        template = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
+        id = SandboxId(randomness.token_hex(8))
+        spec = build_spec(
+            request,
+            id=id,
+            tenant=tenant,
+            name=spare_name(id) if spare else request.name or self._free_name(tenant),
+            template=template,
+            usable=self._driver.runtimes(),
+            secrets=request.secrets or (),
+            now=self._clock.now(),
+            spare=spare,
+        )
+        return spec, template
+
+    async def _make(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:
         if len(self._registry.all()) >= MAX_SANDBOXES:
             raise NoCapacity(
                 f"this host holds {MAX_SANDBOXES} sandboxes, its limit", "remove some: `corral rm`"
             )
-        await self._check_money(tenant, request)
-        id = SandboxId(randomness.token_hex(8))
         place = self.admission.place(
-            id,
-            tenant,
-            request.limits or Limits(),
+            spec.id,
+            spec.tenant,
+            spec.limits,
             name=request.name or "",
             wish=QueueWish(request.queue_timeout) if request.queue else None,
             tell=request.progress,
         )
         async with place:
-            return await self._make(tenant, request, id)
+            return await self._build(spec, template, request)
 
-    async def _make(self, tenant: TenantId, request: CreateRequest, id: SandboxId) -> Sandbox:
-        template = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
-        spec = build_spec(
-            request,
-            id=id,
-            tenant=tenant,
-            name=request.name or self._free_name(tenant),
-            template=template,
-            usable=self._driver.runtimes(),
-            secrets=request.secrets or (),
-            now=self._clock.now(),
-        )
+    async def _build(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:
         async with self._registry.lock(spec.id):
             grant = await self._admit(spec)
             try:
                 if request.budget is not None:
-                    await self._store.set_cap(tenant, spec.id, Window.TOTAL, request.budget)
+                    await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
                 await self._bring_up(spec, template, grant)
                 # It runs, so that it can be filled; but it was not created before that is done, should a crash cut it.
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
@@ -176,6 +210,59 @@ class Sandboxes:
                     f"the budget of your tenant is used up: {balance.spent / 1e6:.2f} of {balance.cap / 1e6:.2f} US dollars",
                     "have it raised (`corral budget --help`), or create without secrets",
                 )
+
+    async def _claim(self, spare: Sandbox, wanted: SandboxSpec, request: CreateRequest) -> Sandbox | None:
+        """`wanted` in the place of a spare; None if that is no good any more, and gone."""
+        spec = replace(wanted, id=spare.id)
+        async with self._registry.lock(spare.id):
+            if self._registry.get(spare.id) is not spare:
+                return None
+            grant = await self._new_grant(spec)
+            creating = spare.with_state(advance(spare.state, Event.CLAIM), self._clock.now())
+            await self._registry.claim(replace(creating, spec=spec), grant)
+            try:
+                if request.budget is not None:
+                    await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
+                self._activity.touch(spec.id)
+                sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
+                await self._hand_over(sandbox, grant)
+            except (Conflict, HostError) as error:
+                log.warning("a spare of %s was no good: %s", wanted.template, error)
+                await asyncio.shield(self._discard(spec.id))
+                return None
+            except BaseException:
+                await asyncio.shield(self._discard(spec.id))
+                raise
+            try:
+                await self._provision(sandbox, request)
+                await self._registry.settle(spec.id)
+            except BaseException:
+                await asyncio.shield(self._discard(spec.id))
+                raise
+        return sandbox
+
+    async def _hand_over(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Tell all who know a running sandbox by what it was: itself, the gateway, the session with it."""
+        steps = (
+            self._driver.rename(sandbox.spec),
+            self._serve(sandbox.spec, grant),
+            self._on_claimed(sandbox),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for step in steps:
+                    group.create_task(step)
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+
+    async def _serve(self, spec: SandboxSpec, grant: Grant) -> None:
+        """Let the gateway serve it as what it is now."""
+        egress = self._egress_of(spec)
+        if egress.ports <= self._gateway.ports(spec.id):
+            await self._gateway.attach(_attachment(spec, grant, egress), None)
+        else:  # other ports need other sockets
+            await self._gateway.detach(spec.id)
+            await self._attach(spec, grant)
 
     async def start(self, tenant: TenantId, ref: str) -> Sandbox:
         """Start a stopped sandbox; its files are as they were."""
@@ -323,6 +410,9 @@ class Sandboxes:
 
     async def _readopt(self, sandbox: Sandbox) -> None:
         status = await self._driver.status(sandbox.id)
+        if sandbox.spec.spare and status is not DriverStatus.RUNNING:
+            await self._discard(sandbox.id)
+            return
         if status in (DriverStatus.STOPPED, DriverStatus.ABSENT):
             await self._driver.stop(sandbox.id, 0)
             await self._registry.correct(sandbox.id, State.STOPPED, "it ended while the daemon was down")
@@ -357,13 +447,15 @@ class Sandboxes:
     # -- parts ----------------------------------------------------------------------------------------------------
 
     async def _admit(self, spec: SandboxSpec) -> Grant:
+        grant = await self._new_grant(spec)
+        self._activity.touch(spec.id)
+        await self._registry.add(Sandbox(spec, State.CREATING, grant.created_at), grant)
+        return grant
+
+    async def _new_grant(self, spec: SandboxSpec) -> Grant:
         id = GrantId(randomness.token_hex(16))
         token = await self._store.derive_token(id)
-        now = self._clock.now()
-        grant = Grant(id, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, now)
-        self._activity.touch(spec.id)
-        await self._registry.add(Sandbox(spec, State.CREATING, now), grant)
-        return grant
+        return Grant(id, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, self._clock.now())
 
     def _place_again(self, sandbox: Sandbox) -> AbstractAsyncContextManager[None]:
         """Room for one that is known to run again."""
@@ -385,19 +477,7 @@ class Sandboxes:
         egress = self._egress_of(spec)
         listeners = await self._driver.listen(replace(spec, egress=egress))
         try:
-            await self._gateway.attach(
-                Attachment(
-                    spec.id,
-                    spec.tenant,
-                    spec.name,
-                    grant.token_hash,
-                    spec.secrets,
-                    egress,
-                    spec.repos,
-                    spec.push,
-                ),
-                listeners,
-            )
+            await self._gateway.attach(_attachment(spec, grant, egress), listeners)
         finally:
             for listener in listeners:
                 listener.sock.close()
@@ -439,6 +519,11 @@ class Sandboxes:
             current = self._registry.get(sandbox)
             if current is None or current.state not in (State.RUNNING, State.PAUSED):
                 return
+            if current.spec.spare:
+                await self._registry.advance(sandbox, Event.REMOVE)
+                await self._discard(sandbox)
+                self._on_demand(current.spec)
+                return
             await self._driver.stop(sandbox, 0)
             await self._on_down(sandbox)
             await self._gateway.detach(sandbox)
@@ -458,6 +543,19 @@ class Sandboxes:
     def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
         """A tenant's sandboxes, oldest first."""
         return self._registry.of(tenant, labels)
+
+
+def _attachment(spec: SandboxSpec, grant: Grant, egress: EgressPolicy) -> Attachment:
+    return Attachment(
+        spec.id,
+        spec.tenant,
+        spec.name,
+        grant.token_hash,
+        spec.secrets,
+        egress,
+        spec.repos,
+        spec.push,
+    )
 
 
 class _Locked:

@@ -23,22 +23,38 @@ def silent(_: str) -> None:
 class Templates:
     """The templates of every tenant. What takes long runs once at a time per name; others wait for its result."""
 
-    def __init__(self, store: Store, layers: Layers, clock: Clock, build_agent_layer: AgentBuilder) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layers: Layers,
+        clock: Clock,
+        build_agent_layer: AgentBuilder,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` is called after a template was added, replaced or removed."""
         self._store = store
         self._layers = layers
         self._clock = clock
         self._build_agent_layer = build_agent_layer
+        self._on_change = on_change
+        self._offered: dict[TenantId, list[Template]] = {}  # nobody else changes them
+        self._changes = 0
         self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
         self._holders = 0
         self._prune_wanted = False
 
     async def list(self, tenant: TenantId) -> list[Template]:
         """A tenant's templates, oldest first."""
-        return await self._store.templates(tenant)
+        known, changes = self._offered.get(tenant), self._changes
+        if known is None:
+            known = await self._store.templates(tenant)
+            if self._changes == changes:
+                self._offered[tenant] = known
+        return [*known]
 
     async def get(self, tenant: TenantId, ref: str) -> Template:
         """By name or id. Raises NotFound."""
-        for template in await self._store.templates(tenant):
+        for template in await self.list(tenant):
             if ref in (template.name, template.id):
                 return template
         raise NotFound(
@@ -67,7 +83,7 @@ class Templates:
         base = await self.build_base(tenant, progress)
         async with self._lock(tenant, agent), self.holding_layers():
             source = f"agent:{agent}"
-            for template in await self._store.templates(tenant):
+            for template in await self.list(tenant):
                 if template.name == agent and template.source == source and template.parent == base.id:
                     return template
             layer = await self._build_agent_layer(tenant, agent, base, progress)
@@ -112,6 +128,7 @@ class Templates:
         """No longer offer a template; its layers go once nothing uses them."""
         template = await self.get(tenant, ref)
         await self._store.remove_template(template.id)
+        self._changed(tenant)
         await self.prune()
 
     async def prune(self) -> None:
@@ -150,7 +167,7 @@ class Templates:
         source: str,
         parent: Template | None = None,
     ) -> Template:
-        for former in await self._store.templates(tenant):
+        for former in await self.list(tenant):
             if former.name == name:
                 if former.layers == layers and former.config == config:
                     return former
@@ -167,7 +184,13 @@ class Templates:
             parent=parent.id if parent else None,
         )
         await self._store.add_template(template)
+        self._changed(tenant)
         return template
+
+    def _changed(self, tenant: TenantId) -> None:
+        self._changes += 1
+        self._offered.pop(tenant, None)
+        self._on_change()
 
     def _lock(self, tenant: TenantId, name: str) -> asyncio.Lock:
         return self._building.setdefault((tenant, name), asyncio.Lock())

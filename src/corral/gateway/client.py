@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from corral.engine.ports import Attachment, Ledger, Listener, ModelPrice, OpenedSecret
-from corral.errors import CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
+from corral.errors import Conflict, CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
 from corral.gateway.accounts import Accounts, until_taken
 from corral.gateway.channel import Channel
 from corral.gateway.questions import OnAsk, Questions, refuse_all
@@ -187,8 +187,13 @@ class GatewayClient:
         except CorralError as error:
             _log.error("a restarted gateway did not take %s: %s", what, error)
 
-    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener] | None) -> None:
         """Serve a sandbox on these sockets, of which duplicates are kept. See `ports.Gateway`."""
+        if listeners is None:
+            former = self._kept.get(attachment.sandbox)
+            if former is None:
+                raise Conflict("the gateway serves no such sandbox", "start the sandbox again")
+            listeners = former.listeners
         if len(listeners) > link.MAX_LISTENERS:
             raise too_many(len(listeners))
         own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)

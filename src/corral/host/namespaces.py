@@ -1,4 +1,4 @@
-"""User namespaces as id mappings, and work inside a network namespace.
+"""User namespaces as id mappings, and work inside a network namespace or one of host names.
 
 A user namespace is needed only as a mapping to give to `mount_setattr`. A thread cannot make one in a
 process with several threads (EINVAL), and forking such a process without exec can deadlock in the child: so
@@ -12,6 +12,7 @@ other work: `run_in_netns` starts one for each call.
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,14 @@ def run_in_new_netns(work: Callable[[], _T]) -> _T:
 def own_netns_fd() -> int:
     """A new descriptor of the calling thread's network namespace; the caller closes it."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def set_hostname(pidfd: int, name: str) -> None:
+    """Set the host name that the process of `pidfd` and its like see. Raises OSError."""
+    thread = _NamespaceThread(
+        lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWUTS), lambda: socket.sethostname(name)
+    )
+    thread.result()
 
 
 def pin_netns(fd: int, path: Path) -> None:

@@ -21,3 +21,8 @@ class EgressPolicy:
 
     rules: tuple[HostRule, ...] = ()
     networks: tuple[str, ...] = ()
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """All ports that its rules name."""
+        return frozenset(port for rule in self.rules for port in rule.ports)

@@ -6,6 +6,7 @@
       │ failed          │  ▲ resume        ▲ exited
       ▼                 ▼  │               │
    failed             paused ──────────────┘
+  running, as a spare of a warm pool ── claim ──▶ creating
   any of running, paused, stopped, failed ── remove ──▶ removing ── removed ──▶ (gone)
 ```
 """
@@ -41,6 +42,7 @@ class Event(StrEnum):
     RESUME = "resume"
     REMOVE = "remove"
     REMOVED = "removed"
+    CLAIM = "claim"
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -61,6 +63,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.STOPPED, Event.REMOVE): State.REMOVING,
     (State.FAILED, Event.REMOVE): State.REMOVING,
     (State.REMOVING, Event.REMOVED): State.GONE,
+    (State.RUNNING, Event.CLAIM): State.CREATING,
 }
 
 _HINTS = {

@@ -60,12 +60,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """Everything that decides how a sandbox is built; never changes after creation.
+    """Everything that decides how a sandbox is built; changes only where a method of the store says so.
 
     `env` holds what the caller gave and the template gave, already merged; it never holds a secret.
     `secrets` names the vault's secrets that its grant covers. `ttl` in seconds from creation, None for no end; it
     does not run while the sandbox is paused. `attributes` is what a surface of the API notes for itself; no secrets.
     `repos` are the git repositories that it may use, `push` the rules of its pushes.
+    `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
     """
 
     id: SandboxId
@@ -90,6 +91,7 @@ class SandboxSpec:
     attributes: dict[str, str] = field(default_factory=dict)
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
+    spare: bool = False
 
     @property
     def ends_at(self) -> datetime | None:

@@ -5,11 +5,13 @@ engine's default rights minus raw sockets, device nodes and the audit log), whic
 limits hold. Nothing here is taken from the image: what starts is Corral's own init, bound into the sandbox.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from corral.host.namespaces import ID_RANGE
+from corral.model.ids import SandboxId
 from corral.model.sandbox import Limits, SandboxSpec
 from corral.model.template import TemplateConfig
 from corral.oci.seccomp import seccomp_profile
@@ -33,6 +35,8 @@ _CAPABILITIES = (
 )
 # To find the processes of a tree, PID 1 reads their environments. It takes this right from what it starts.
 _INIT_CAPABILITIES = (*_CAPABILITIES, "CAP_SYS_PTRACE")
+# In a kernel of its own, PID 1 sets the host name; elsewhere the host does. It takes this right from what it starts, too.
+_OWN_KERNEL_CAPABILITIES = (*_INIT_CAPABILITIES, "CAP_SYS_ADMIN")
 
 _MASKED = (
     "/proc/acpi",
@@ -81,6 +85,7 @@ class BundlePaths:
     resolv_conf: Path
     hosts: Path
     hostname: Path
+    machine_id: Path
 
 
 def bundle_config(
@@ -100,7 +105,7 @@ def bundle_config(
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": str(paths.root), "readonly": False},
-        "process": _process([INIT], template, facts),
+        "process": _process([INIT], template, facts, own_kernel=not seccomp),
         "mounts": _mounts(paths, spec.limits, facts),
         "linux": {
             **_linux(spec.limits, facts, uid_base=uid_base, cgroup=cgroup, seccomp=seccomp),
@@ -140,8 +145,10 @@ def _linux(limits: Limits, facts: HostFacts, *, uid_base: int, cgroup: str, secc
     }
 
 
-def _process(args: list[str], template: TemplateConfig, facts: HostFacts) -> dict[str, Any]:
-    rights = list(_INIT_CAPABILITIES)
+def _process(
+    args: list[str], template: TemplateConfig, facts: HostFacts, *, own_kernel: bool = False
+) -> dict[str, Any]:
+    rights = list(_OWN_KERNEL_CAPABILITIES if own_kernel else _INIT_CAPABILITIES)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -188,6 +195,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
         _bind("/etc/resolv.conf", paths.resolv_conf, *fixed, "ro"),
         _bind("/etc/hosts", paths.hosts, *fixed, "ro"),
         _bind("/etc/hostname", paths.hostname, *fixed, "ro"),
+        _bind("/etc/machine-id", paths.machine_id, *fixed, "ro"),
     ]
     if facts.cgroup_version == 2:  # by it, programs see their limits; version 1 would take ten more mounts
         found.append(_mount("/sys/fs/cgroup", "cgroup2", "cgroup", [*fixed, "ro"]))
@@ -219,11 +227,13 @@ def _resources(limits: Limits, facts: HostFacts) -> dict[str, Any]:
     }
 
 
-def guest_files(name: str, gateway: str) -> dict[str, str]:
+def guest_files(sandbox: SandboxId, name: str, gateway: str) -> dict[str, str]:
     """Contents of the files that are made for each sandbox, by their name. `gateway` is the address of its
-    gateway."""
+    gateway. A machine's id is derived from the sandbox's: what else is made from one template has another.
+    """
     return {
         "resolv.conf": f"nameserver {gateway}\noptions timeout:2 attempts:2\n",
         "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\t{name}\n{gateway}\tgateway.corral\n",
         "hostname": f"{name}\n",
+        "machine-id": hashlib.sha256(f"machine {sandbox}".encode()).hexdigest()[:32] + "\n",
     }

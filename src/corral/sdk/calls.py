@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from corral.model.sandbox import Isolation
 from corral.model.secrets import Provider
-from corral.protocol import approvals, catalog, sandboxes
+from corral.protocol import approvals, catalog, pools, sandboxes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
@@ -297,6 +297,42 @@ def checkpoint(ref: str, name: str) -> Call[catalog.TemplateInfo]:
     """A template of a sandbox's files as they are now."""
     body = build(catalog.Checkpoint, sandbox=ref, name=name)
     return Call(post(url("templates", "checkpoint"), body, quick=False), reply(catalog.TemplateInfo))
+
+
+# -- warm pools ---------------------------------------------------------------------------------------------------
+
+
+def set_pool(
+    template: str,
+    size: int,
+    *,
+    isolation: Isolation | str | None = None,
+    runtime: str | None = None,
+    limits: Limits | None = None,
+    idle: int | None = None,
+) -> Call[pools.PoolInfo]:
+    """Have `size` sandboxes of a template ready, which creates of the same template, isolation and limits take.
+
+    `idle`: seconds without such a create after which they go; the next one brings them back.
+    """
+    given = _given(
+        isolation=isolation,
+        runtime=runtime,
+        limits=None if limits is None else build(sandboxes.LimitsRequest, **limits),
+        idle=idle,
+    )
+    body = build(pools.SetPool, template=template, size=size, **given)
+    return Call(post(url("pools"), body, "PUT", quick=False), reply(pools.PoolInfo))
+
+
+def list_pools() -> Call[list[pools.PoolInfo]]:
+    """The tenant's warm pools, and how they stand."""
+    return Call(get(url("pools")), lambda body: parse(pools.PoolList, body).pools)
+
+
+def remove_pool(template: str, isolation: Isolation | str | None = None) -> Call[None]:
+    """End a template's pools, or the one of an isolation, and remove the sandboxes that wait in them."""
+    return Call(post(url("pools", template, isolation=isolation), method="DELETE", quick=False), _done)
 
 
 # -- secrets, prices, the daemon ----------------------------------------------------------------------------------

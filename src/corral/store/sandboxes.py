@@ -39,6 +39,8 @@ _SET_STATE = (
     .values({column: bindparam(column) for column in ("state", "reason", "exit_code", "changed_at")})
 )
 _SET_SPEC = update(_sandboxes).where(_this).values(spec=bindparam("spec"))
+_CLAIMED = ("name", "created_at", "spec", "state", "reason", "exit_code", "changed_at")
+_CLAIM = update(_sandboxes).where(_this).values({column: bindparam(column) for column in _CLAIMED})
 _TEMPLATE_OF = select(_sandboxes.c.template).where(_this)
 _REMOVE = delete(_sandboxes).where(_this)
 _REMOVE_GRANT = delete(_grants).where(_grants.c.sandbox == bindparam("sandbox_id"))
@@ -69,15 +71,29 @@ def find_tenant(db: Connection, tenant: TenantId) -> Tenant | None:
 def add(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
     """Insert a sandbox and its grant."""
     spec = sandbox.spec
+    _require_free_name(db, spec)
+    if not templates.exists(db, spec.template):
+        raise NotFound(f"there is no template {spec.template}", "list what exists: `corral template ls`")
+    db.execute(_ADD, _sandbox_values(sandbox))
+    db.execute(_ADD_GRANT, _grant_values(grant))
+
+
+def _require_free_name(db: Connection, spec: SandboxSpec) -> None:
     holder = db.scalar(_HOLDER, {"tenant": spec.tenant, "name": spec.name})
     if holder is not None:
         raise Conflict(
             f"the name {spec.name!r} is taken by sandbox {holder}",
             f"choose another, or remove it: corral rm {spec.name}",
         )
-    if not templates.exists(db, spec.template):
-        raise NotFound(f"there is no template {spec.template}", "list what exists: `corral template ls`")
-    db.execute(_ADD, _sandbox_values(sandbox))
+
+
+def claim(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
+    """Replace what is said of a sandbox, but for its id and its template, and replace its grant."""
+    _require_free_name(db, sandbox.spec)
+    values = _sandbox_values(sandbox)
+    db.execute(_REMOVE_GRANT, {"sandbox_id": sandbox.id})
+    changed = db.execute(_CLAIM, {"sandbox_id": sandbox.id, **{key: values[key] for key in _CLAIMED}})
+    _found(changed.rowcount, sandbox.spec)
     db.execute(_ADD_GRANT, _grant_values(grant))
 
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -239,6 +239,16 @@ permissions = Table(
     Column("until", UtcTime),
 )
 """What approvals still allow: in one sandbox, or where that is NULL in all of the tenant's."""
+
+pools = Table(
+    "pools",
+    metadata,
+    Column("tenant", String(63), primary_key=True),
+    Column("template", String(63), primary_key=True),
+    Column("isolation", String(16), primary_key=True),
+    Column("document", JSON, nullable=False),
+)
+"""Warm pools. Their spares are sandboxes."""
 
 api_keys = Table(
     "api_keys",

@@ -13,11 +13,12 @@ from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
-from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.pool import Pool
+from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
-from corral.store import approvals, audit, budgets, ledger, sandboxes, templates, vault
+from corral.store import approvals, audit, budgets, ledger, pools, sandboxes, templates, vault
 from corral.store.audit import AuditCheck
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
@@ -78,6 +79,22 @@ class SqlStore:
     async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
         """Insert. Raises Conflict, naming the holder, if the name is taken; NotFound without its template."""
         await self._database.run(sandboxes.add, sandbox, grant)
+
+    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
+        """Make a spare of a warm pool this sandbox. Raises Conflict if the name is taken, NotFound."""
+        await self._database.run(sandboxes.claim, sandbox, grant)
+
+    async def put_pool(self, pool: Pool) -> None:
+        """Add a warm pool, or replace the tenant's one of the same template and isolation."""
+        await self._database.run_durable(pools.put, pool)
+
+    async def remove_pool(self, tenant: TenantId, template: str, isolation: Isolation) -> None:
+        """Idempotent."""
+        await self._database.run_durable(pools.remove, tenant, template, isolation)
+
+    async def pools(self) -> list[Pool]:
+        """All tenants' warm pools."""
+        return await self._database.run(pools.select_all)
 
     async def set_state(self, sandbox: Sandbox) -> None:
         """Update state, reason, exit code and time. Raises NotFound."""

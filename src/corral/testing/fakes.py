@@ -135,6 +135,10 @@ class FakeDriver:
         self.links[spec.id] = FakeGuestLink()
         self.ends[spec.id] = asyncio.Event()
 
+    async def rename(self, spec: SandboxSpec) -> None:
+        """It has the name."""
+        self._step("rename")
+
     async def status(self, sandbox: SandboxId) -> DriverStatus:
         """What the table says."""
         return self.state.get(sandbox, DriverStatus.ABSENT)
@@ -204,7 +208,7 @@ class FakeGateway:
         self.prices: list[ModelPrice] = []
         self.fail_at: set[str] = set()
 
-    async def attach(self, attachment: Attachment, listeners: Sequence[Listener]) -> None:
+    async def attach(self, attachment: Attachment, listeners: Sequence[Listener] | None) -> None:
         """Serve it."""
         if "attach" in self.fail_at:
             raise HostError("attach was told to fail")

@@ -60,6 +60,7 @@ class _To(IntEnum):
     KILL = 8
     FORGET = 9
     SHUTDOWN = 10
+    HOSTNAME = 11
 
 
 class _From(IntEnum):
@@ -234,6 +235,11 @@ def forget(process: ProcessId) -> bytes:
 def shutdown(grace: float) -> bytes:
     """TERM to everything, KILL after `grace` seconds; PID 1 exits when nothing is left."""
     return _frame(_To.SHUTDOWN, min(max(int(grace * 1000), 0), 0x7FFFFFFF))
+
+
+def hostname(name: str) -> bytes:
+    """Set the host name, where PID 1 has the right to: under gVisor."""
+    return _frame(_To.HOSTNAME, 0, name.encode())
 
 
 class GuestDecoder:

@@ -51,6 +51,9 @@ class World:
     failing_provision: bool = False
     stored: list[State] = field(default_factory=list)
     """States that a crash in the middle of each provision would have left in the store."""
+    registry: Registry = field(init=False)
+    templates: Templates = field(init=False)
+    """Parts of the engine that was made last."""
 
     def engine(self) -> Sandboxes:
         """A new engine over the same world: what a restart of the daemon is."""
@@ -87,11 +90,13 @@ class World:
             tasks=self.tasks,
             rules=lambda: self.rules,
         )
+        self.registry = registry
+        self.templates = Templates(self.store, self.layers, self.clock, no_agent)
         return Sandboxes(
             store=self.store,
             driver=self.driver,
             gateway=self.gateway,
-            templates=Templates(self.store, self.layers, self.clock, no_agent),
+            templates=self.templates,
             registry=registry,
             events=events,
             clock=self.clock,
@@ -102,6 +107,7 @@ class World:
             on_down=processes.close,
             provision=provision,
             complete=complete,
+            on_claimed=processes.refresh,
         )
 
 

@@ -1,6 +1,7 @@
 """Bundles: what hardening promises, as values."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ PATHS = BundlePaths(
     resolv_conf=Path("/e/resolv.conf"),
     hosts=Path("/e/hosts"),
     hostname=Path("/e/hostname"),
+    machine_id=Path("/e/machine-id"),
 )
 SPEC = SandboxSpec(
     id=SandboxId("0123456789abcdef"),
@@ -153,11 +155,14 @@ def test_profile_only_where_the_guest_calls_the_host_s_kernel() -> None:
 
 
 def test_guest_files() -> None:
-    files = guest_files("brave-otter", "10.200.0.1")
+    files = guest_files(SPEC.id, "brave-otter", "10.200.0.1")
     assert files["resolv.conf"].startswith("nameserver 10.200.0.1\n")
     assert "127.0.1.1\tbrave-otter\n" in files["hosts"]
     assert "10.200.0.1\tgateway.corral\n" in files["hosts"]
     assert files["hostname"] == "brave-otter\n"
+    assert re.fullmatch(r"[0-9a-f]{32}\n", files["machine-id"])
+    other = guest_files(SandboxId("f" * 16), "brave-otter", "10.200.0.1")
+    assert other["machine-id"] != files["machine-id"]
 
 
 def test_probe_has_all_that_a_runtime_may_refuse() -> None:

@@ -232,10 +232,9 @@ async def test_what_was_spent_before_there_were_budgets_counts(tmp_path: Path) -
     before = await accounts(store)
     await store.close()
     with sqlite3.connect(tmp_path / "corral.db") as db:
-        db.executescript(
-            "DROP TABLE budgets; DROP TABLE balances; DROP TABLE reservations;"
-            " DROP TABLE approvals; DROP TABLE permissions; UPDATE alembic_version SET version_num = '0001'"
-        )
+        for table in ("pools", "approvals", "permissions", "budgets", "balances", "reservations"):
+            db.execute(f"DROP TABLE {table}")
+        db.execute("UPDATE alembic_version SET version_num = '0001'")
     again = await open_store(tmp_path)
     assert await accounts(again) == before == [(50, 0), (30, 0), (50, 0), (30, 0)]
     await again.close()

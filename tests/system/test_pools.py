@@ -1,0 +1,78 @@
+"""Warm pools with real sandboxes: what a claimed one shows of itself, and what a restart leaves."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from tests.conftest import Daemon
+from tests.traces import settled, traces, wait_for
+
+from corral import Client, Sandbox
+
+pytestmark = pytest.mark.root
+ISOLATIONS = ["container", pytest.param("gvisor", marks=pytest.mark.gvisor)]
+IDENTITY = (
+    "hostname; cat /etc/hostname; cat /etc/machine-id; getent hosts $(hostname) | awk '{print $2}'; echo $X"
+)
+
+
+@pytest.fixture
+def traced(daemon: Daemon) -> Iterator[Daemon]:
+    """What the daemon holds afterwards is what it held before."""
+    before = traces(daemon)
+    yield daemon
+    daemon.remove_all()
+    settled(daemon, before)
+
+
+def ready(client: Client, count: int) -> None:
+    wait_for(lambda: [pool.ready for pool in client.list_pools()] == [count], "the pool does not fill")
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_claimed_sandbox_is_what_the_create_asked_for(
+    traced: Daemon, client: Client, isolation: str
+) -> None:
+    cold = Sandbox.create(client=client, isolation=isolation, name="cold", env={"X": "cold"})
+    client.set_pool("base", 1, isolation=isolation)
+    ready(client, 1)
+    warm = Sandbox.create(
+        client=client, isolation=isolation, name="warm", env={"X": "hot"}, allow=("example.org",)
+    )
+    names: dict[str, tuple[str, ...]] = {}
+    ids: dict[str, str] = {}
+    for box in (cold, warm):
+        host, file, ids[box.name], known, value = box.exec(
+            ["sh", "-c", IDENTITY], check=True
+        ).stdout.splitlines()
+        names[box.name] = (host, file, known, value)
+    assert names == {"cold": ("cold", "cold", "cold", "cold"), "warm": ("warm", "warm", "warm", "hot")}
+    assert len({*ids.values()}) == 2
+    asked = warm.exec(["curl", "-sS", "http://gateway.corral/policy"], check=True).stdout
+    assert "example.org" in asked
+    ready(client, 1)
+
+
+def test_spares_survive_the_daemon(traced: Daemon, client: Client) -> None:
+    client.set_pool("base", 2)
+    ready(client, 2)
+    traced.kill()
+    traced.start()
+    with traced.client() as after:
+        (pool,) = after.list_pools()
+        assert pool.size == 2
+        box = Sandbox.create(client=after, name="warm")
+        assert box.exec(["hostname"], check=True).stdout == "warm\n"
+        ready(after, 2)
+        assert [item.name for item in after.list_sandboxes()] == ["warm"]
+
+
+def test_the_commands(traced: Daemon) -> None:
+    assert "of 2 ready" in traced.cli("pool", "set", "base", "2", "--memory", "1G", "--idle", "1h").stdout
+    (pool,) = cast(list[dict[str, Any]], traced.cli_json("pool", "ls"))
+    assert (pool["size"], pool["limits"]["memory"], pool["idle"]) == (2, 1 << 30, 3600)
+    assert "base" in traced.cli("pool", "ls").stdout
+    assert traced.cli("pool", "rm", "base").stdout == "base\n"
+    refused = traced.cli("pool", "rm", "base", check=False)
+    assert refused.returncode == 4
+    assert "corral pool ls" in refused.stderr
