@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from corral.sdk.client import Client as Client
     from corral.sdk.results import CommandResult as CommandResult
     from corral.sdk.sandbox import Sandbox as Sandbox
+    from corral.sdk.template import Template as Template
 
 _EXPORTS = {
     "AsyncClient": "corral.sdk.client",
@@ -19,6 +20,7 @@ _EXPORTS = {
     "CommandResult": "corral.sdk.results",
     "CorralError": "corral.errors",
     "Sandbox": "corral.sdk.sandbox",
+    "Template": "corral.sdk.template",
 }
 
 

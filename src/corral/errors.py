@@ -10,7 +10,7 @@ CorralError
 │   ├── Conflict             409  exit 5   the object is in a state, or has a name, that excludes this
 │   ├── TooLarge             413  exit 2   over a stated limit
 │   ├── Timeout              408  exit 124 the caller's own time limit passed
-│   └── CommandFailed        422  exit 1   (client side) a command that had to succeed did not
+│   └── CommandFailed        422  exit 1   a command that had to succeed did not
 ├── HostError            the operator of the machine can mend it
 │   ├── Unsupported          501  exit 6   this host lacks a kernel feature, program or runtime
 │   ├── NoCapacity           503  exit 7   the host cannot carry it now; retrying later can help
@@ -119,7 +119,7 @@ class Timeout(UserError):
 
 
 class CommandFailed(UserError):
-    """(Client side) A command that had to succeed did not; `exit_status` is its exit code."""
+    """A command that had to succeed did not: a step of a build, or one that a client checks; `exit_status` is its exit code."""
 
     code = "command_failed"
     status = 422

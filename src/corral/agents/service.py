@@ -16,7 +16,7 @@ from corral.engine.environment import (
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Progress, Store
 from corral.engine.processes import Processes, StartRequest
-from corral.engine.sandboxes import Sandboxes
+from corral.engine.sandboxes import BUILD, Sandboxes
 from corral.engine.shell import Shell
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, HostError, InvalidInput
@@ -157,7 +157,13 @@ class AgentService:
         sandboxes = self._sandboxes()
         progress(f"installing {preset.title} {preset.version} in a sandbox")
         sandbox = await sandboxes.create(
-            tenant, CreateRequest(template=base.id, labels={"corral/build": agent}, limits=Limits(pids=4096))
+            tenant,
+            CreateRequest(
+                template=base.id,
+                labels={"corral/build": agent},
+                limits=Limits(pids=4096),
+                attributes={BUILD: agent},
+            ),
         )
         try:
             shell = Shell(self._processes(), tenant, sandbox.id, "root")

@@ -30,17 +30,19 @@ FollowQuery = Annotated[bool, Query(description="Wait for what will come; else e
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
+def limits_of(limits: protocol.LimitsRequest | None) -> Limits | None:
+    """The engine's limits; what is not given takes its default."""
+    return None if limits is None else replace(Limits(), **limits.model_dump(exclude_none=True))
+
+
 def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> CreateRequest:
     """The engine's request."""
-    limits = None
-    if body.limits is not None:
-        limits = replace(Limits(), **body.limits.model_dump(exclude_none=True))
     return CreateRequest(
         template=body.template,
         name=body.name,
         isolation=body.isolation,
         runtime=body.runtime,
-        limits=limits,
+        limits=limits_of(body.limits),
         env=body.env,
         labels=body.labels,
         user=body.user,

@@ -3,12 +3,12 @@
 from corral.engine.admission import Overview
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
-from corral.model import approval, events, pool, process, sandbox, secrets, template, usage
+from corral.model import approval, build, events, pool, process, sandbox, secrets, template, usage
 from corral.model.budget import Balance
 from corral.model.capacity import Resource
 from corral.model.ids import TenantId
 from corral.policy.budget import reached
-from corral.protocol import approvals, catalog, files, pools, processes, sandboxes
+from corral.protocol import approvals, builds, catalog, files, pools, processes, sandboxes
 
 
 def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
@@ -200,10 +200,35 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         user=value.config.user,
         workdir=value.config.workdir,
         sudo=value.config.sudo,
+        start_command=list(value.config.start_command),
+        ready_command=list(value.config.ready_command),
         size=value.size,
         source=value.source,
         parent=value.parent,
         created_at=value.created_at,
+    )
+
+
+def build_info(value: build.Build) -> builds.BuildInfo:
+    """A build as the API shows it."""
+    return builds.BuildInfo(
+        id=value.id,
+        name=value.name,
+        status=value.status,
+        step=value.step,
+        steps=value.steps,
+        cached=value.cached,
+        created_at=value.created_at,
+        finished_at=value.finished_at,
+        template=value.template,
+        error=value.error,
+    )
+
+
+def build_line(value: build.BuildLine) -> builds.BuildLine:
+    """A line of a build's log."""
+    return builds.BuildLine(
+        number=value.number, at=value.at, step=value.step, text=value.text, output=value.output
     )
 
 

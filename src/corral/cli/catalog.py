@@ -7,7 +7,8 @@ from decimal import Decimal, InvalidOperation
 import click
 
 from corral.cli.app import App, pass_app
-from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
+from corral.cli.builds import build_template
+from corral.cli.output import age, clean, fields, note, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
 from corral.model.secrets import Provider
@@ -20,38 +21,7 @@ def template() -> None:
     """What sandboxes start from: the base, OCI images, agents, checkpoints."""
 
 
-@template.command(
-    epilog="""\b
-Examples:
-  corral template build                       the base
-  corral template build claude                an agent on top of the base
-  corral template build --image debian:12 --name deb"""
-)
-@click.argument("agent", required=False)
-@click.option("--image", metavar="REFERENCE", help="Import an OCI image.")
-@click.option("--name", help="Name of the imported template.")
-@json_option
-@pass_app
-def build(app: App, agent: str | None, image: str | None, name: str | None, as_json: bool) -> None:
-    """Build the base template, an AGENT's template, or one from an OCI image."""
-    if image and (agent or not name):
-        raise InvalidInput(
-            "an image needs a name, and no agent", "corral template build --image REFERENCE --name NAME"
-        )
-    if name and not image:
-        raise InvalidInput("only an imported image gets a name", "leave --name out, or add --image")
-    with progress("building") as show:
-        if image:
-            built = app.client.build_template("image", name=name, image=image, progress=show)
-        elif agent and agent != "base":
-            built = app.client.build_template("agent", agent=agent, progress=show)
-        else:
-            built = app.client.build_template("base", progress=show)
-    if as_json:
-        show_json(built)
-    else:
-        say(built.name)
-        note(f"{len(built.layers)} layers, {size(built.size)}")
+template.add_command(build_template)
 
 
 @template.command("ls", epilog="\b\nExample:\n  corral template ls --json")
@@ -87,6 +57,8 @@ def show_template(app: App, name: str, as_json: bool) -> None:
             ("user", found.user),
             ("work directory", found.workdir),
             ("sudo", "yes" if found.sudo else "no"),
+            ("starts", " ".join(found.start_command)),
+            ("ready once", " ".join(found.ready_command)),
             ("environment", ", ".join(f"{key}={value}" for key, value in found.env.items())),
             ("layers", ", ".join(found.layers)),
             ("created", found.created_at.isoformat(timespec="seconds")),

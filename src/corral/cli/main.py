@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cp": ("corral.cli.files:cp", "Copy files and directories in and out."),
     "files": ("corral.cli.files:files", "Look at and change a sandbox's files."),
     "template": ("corral.cli.catalog:template", "What sandboxes start from."),
+    "build": ("corral.cli.builds:build", "Builds of templates."),
     "checkpoint": ("corral.cli.catalog:checkpoint", "Make a template of a sandbox."),
     "pool": ("corral.cli.pools:pool", "Keep sandboxes ready."),
     "secret": ("corral.cli.catalog:secret", "Keys that stay on this host."),

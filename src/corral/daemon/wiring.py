@@ -25,6 +25,8 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.approvals import Approvals, Terms
 from corral.engine.budgets import Budgets
+from corral.engine.building import Builder
+from corral.engine.builds import Builds
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.permissions import Permissions
@@ -44,6 +46,7 @@ from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.network.networks import Networks
+from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
 from corral.store.store import SqlStore
@@ -228,6 +231,18 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     permissions.on_change(sandboxes.refresh_egress)
 
+    archives = ArchiveStore(root_store, places.data)
+    await archives.tidy()
+    builder = Builder(
+        layers=layers,
+        archives=archives,
+        templates=templates,
+        sandboxes=sandboxes,
+        processes=processes,
+        driver=driver,
+    )
+    builds = Builds(builder, archives, clock, tasks)
+
     gateway = GatewayProcess(client, places.instance, places.gateway_log)
     tasks.start(gateway.supervise(), name="gateway")
     await gateway.started.wait()
@@ -257,6 +272,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=processes,
         templates=templates,
         pools=pools,
+        builds=builds,
         secrets=secrets,
         prices=Prices(store, client),
         budgets=budgets,

@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from corral.drivers.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
 from corral.drivers.watching import watch_tree
 from corral.engine.ports import Entry, EntryKind, Watch
 from corral.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -21,6 +20,7 @@ from corral.host.fileerrors import translated
 from corral.host.files import Found, GuestTree
 from corral.host.filewrite import Owner, PendingFile
 from corral.host.turns import Turns
+from corral.wire.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
 
 _T = TypeVar("_T")
 CHUNK = 256 * 1024

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from corral.engine.approvals import Approvals
 from corral.engine.budgets import Budgets
+from corral.engine.builds import Builds
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
@@ -54,6 +55,7 @@ class Engine:
     processes: Processes
     templates: Templates
     pools: Pools
+    builds: Builds
     secrets: Secrets
     prices: Prices
     budgets: Budgets

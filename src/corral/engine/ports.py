@@ -25,6 +25,8 @@ from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
+from corral.policy.building import Directory
+from corral.policy.copying import Item, Placed
 
 Progress = Callable[[str], None]
 """Told one line of what long work is doing now."""
@@ -257,8 +259,73 @@ class Layers(Protocol):
     async def size(self, layer: LayerDigest) -> int:
         """Bytes of a layer."""
 
+    async def known(self, key: str) -> LayerDigest | None:
+        """The layer that was remembered by `key`, if the store still has it. It counts as used now."""
+
+    async def remember(self, key: str, layer: LayerDigest) -> None:
+        """Find `layer` by `key` (64 hexadecimal digits: the hash of what it is made from) from now on. It is kept for as
+        long as the store keeps steps of builds, also where no template has it."""
+
+    async def forget(self, everything: bool = False) -> int:
+        """Forget remembered layers that were not used for long, or all; how many. `prune` then removes them."""
+
     async def prune(self, keep: set[LayerDigest]) -> int:
-        """Remove layers that are not in `keep`; bytes freed."""
+        """Remove layers that are neither in `keep` nor remembered; bytes freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveInfo:
+    """An archive that was uploaded. `size`: bytes of all its files; `skipped` entries that no image may hold."""
+
+    id: str
+    entries: int
+    size: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where files go in an image. `target` is absolute; `directory`: a file goes below it by its name. `directories` are
+    made before, where they are missing. `owner` is `user[:group]` of the image, empty for root. `mode` is set on all.
+    `unpack`: archives among the files are unpacked below the target."""
+
+    target: str
+    directory: bool = False
+    owner: str = ""
+    mode: int | None = None
+    unpack: bool = False
+    directories: tuple[Directory, ...] = ()
+
+
+class Archives(Protocol):
+    """Contexts of builds: archives that a tenant uploaded, kept for a day after their last use. All of them are hostile,
+    and so are the layers that they are copied into: nothing of either reaches the host.
+    """
+
+    async def save(self, tenant: TenantId, data: AsyncIterator[bytes]) -> ArchiveInfo:
+        """Keep a tar archive (plain, gzip, zstd, bzip2, xz). Raises InvalidInput, TooLarge, DiskFull; then nothing is kept."""
+
+    async def pack(
+        self, tenant: TenantId, layers: Sequence[LayerDigest], sources: Sequence[str]
+    ) -> ArchiveInfo:
+        """What `sources` (clean paths, patterns) match in a stack of layers, lowest first, as an archive. Raises NotFound."""
+
+    async def has(self, tenant: TenantId, archive: str) -> bool:
+        """Whether it is there; it then stays for another day."""
+
+    async def items(self, tenant: TenantId, archive: str) -> Mapping[str, Item]:
+        """What an archive holds, by path. Raises NotFound, InvalidInput for what is no id."""
+
+    async def place(
+        self,
+        tenant: TenantId,
+        archive: str,
+        placed: Sequence[Placed],
+        below: Sequence[LayerDigest],
+        placing: Placing,
+    ) -> LayerDigest | None:
+        """A layer on top of those `below` with files of an archive (none: empty `archive` and `placed`, for directories
+        alone); None where nothing changed. Raises InvalidInput for an owner that the image lacks, Conflict, DiskFull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +448,12 @@ class Store(Protocol):
 
     async def add_template(self, template: Template) -> None:
         """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers)."""
+
+    async def add_hidden_template(self, template: Template) -> None:
+        """Insert one that is not offered: for a sandbox that is about to be made, and forgotten with it."""
+
+    async def forget_templates(self) -> None:
+        """Forget all that are neither offered nor used by a sandbox."""
 
     async def templates(self, tenant: TenantId | None = None) -> list[Template]:
         """All current ones, oldest first."""

@@ -41,6 +41,8 @@ STARTS_AT_ONCE = 4
 """Sandboxes being started at the same time: the kernel serialises most of the work, more only adds waiting."""
 MAX_SANDBOXES = 10_000
 SWEEP_SECONDS = 1.0
+BUILD = "build"
+"""Attribute of a sandbox that is a step of a template's build, and goes with it."""
 
 Ready = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
@@ -398,6 +400,9 @@ class Sandboxes:
         await self._templates.prune()
 
     async def _recover_one(self, sandbox: Sandbox) -> None:
+        if BUILD in sandbox.spec.attributes:  # nobody is there any more to go on with it
+            await self._discard(sandbox.id)
+            return
         match sandbox.state:
             case State.CREATING | State.REMOVING:
                 await self._discard(sandbox.id)

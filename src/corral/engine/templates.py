@@ -42,6 +42,7 @@ class Templates:
         self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
         self._holders = 0
         self._prune_wanted = False
+        self._hidden: dict[TemplateId, Template] = {}
 
     async def list(self, tenant: TenantId) -> list[Template]:
         """A tenant's templates, oldest first."""
@@ -66,6 +67,9 @@ class Templates:
         self, tenant: TenantId, ref: str | None, agent: str | None, progress: Progress | None
     ) -> Template:
         """The template that a create asks for: by name, or the agent's, or `base`; the latter two are built where missing."""
+        hidden = self._hidden.get(TemplateId(ref or ""))
+        if hidden is not None and hidden.tenant == tenant:
+            return hidden
         if ref is not None and ref not in (BASE, agent):
             return await self.get(tenant, ref)
         if agent is not None and ref != BASE:
@@ -124,6 +128,41 @@ class Templates:
                 tenant, name, template.layers, template.config, source=template.source, parent=template
             )
 
+    async def publish(
+        self,
+        tenant: TenantId,
+        name: str,
+        layers: tuple[LayerDigest, ...],
+        config: TemplateConfig,
+        source: str,
+    ) -> Template:
+        """A template of these layers; it takes the place of one of the same name. The caller holds its layers."""
+        check_free_name(name)
+        return await self._keep(tenant, name, layers, config, source=source)
+
+    @contextlib.asynccontextmanager
+    async def hidden(
+        self, tenant: TenantId, layers: tuple[LayerDigest, ...], config: TemplateConfig
+    ) -> AsyncIterator[Template]:
+        """Within it, a template that nobody is shown and sandboxes can be made from by its id: a step of a build."""
+        template = Template(
+            id=TemplateId(randomness.token_hex(8)),
+            tenant=tenant,
+            name="step",
+            layers=layers,
+            config=config,
+            size=0,
+            created_at=self._clock.now(),
+            source="build",
+        )
+        await self._store.add_hidden_template(template)
+        self._hidden[template.id] = template
+        try:
+            yield template
+        finally:
+            del self._hidden[template.id]
+            await self._store.remove_template(template.id)
+
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """No longer offer a template; its layers go once nothing uses them."""
         template = await self.get(tenant, ref)
@@ -155,6 +194,8 @@ class Templates:
     async def _prune(self) -> None:
         if self._prune_wanted and self._holders == 0:
             self._prune_wanted = False
+            if not self._hidden:
+                await self._store.forget_templates()
             await self._layers.prune(await self._store.layers_in_use())
 
     async def _keep(

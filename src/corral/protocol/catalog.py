@@ -26,6 +26,8 @@ class TemplateInfo(Reply):
     user: str
     workdir: str
     sudo: bool
+    start_command: list[str] = Field(default=[], description="Runs in each sandbox from its start.")
+    ready_command: list[str] = Field(default=[], description="Succeeds once that is ready.")
     size: int = Field(description="Bytes over all layers; layers are shared between templates.")
     source: str = Field(description="What it was made from.")
     parent: str | None = None

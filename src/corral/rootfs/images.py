@@ -190,7 +190,7 @@ async def _unpack(
         outcome = await _run_unpack(request)
         await asyncio.to_thread(shutil.rmtree, work)
         mount.rmdir()
-        return await asyncio.to_thread(store.add_layer, root), outcome
+        return await asyncio.to_thread(store.add_layer, root, below), outcome
 
 
 async def _run_unpack(request: Request) -> Outcome:

@@ -1,5 +1,6 @@
 """Which layer a recipe, or a layer of an OCI image on top of others, became: so that nothing is made twice."""
 
+import contextlib
 import os
 import re
 import tempfile
@@ -43,6 +44,24 @@ class LayerIndex:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+    def touch(self, key: str) -> None:
+        """Note that an entry is used now."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._path(key))
+
+    def entries(self) -> list[tuple[str, LayerDigest, float]]:
+        """Key, layer and time of the last use (seconds since 1970) of all, longest unused first."""
+        found = []
+        for path in self._directory.glob("[0-9a-f]*"):
+            layer = self.get(path.name) if _KEY.fullmatch(path.name) else None
+            if layer is not None:
+                found.append((path.name, layer, path.stat().st_mtime))
+        return sorted(found, key=lambda entry: entry[2])
+
+    def remove(self, key: str) -> None:
+        """Forget an entry. Idempotent."""
+        self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):

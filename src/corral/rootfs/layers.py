@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
@@ -12,16 +13,23 @@ from corral.rootfs.images import import_image
 from corral.rootfs.index import LayerIndex
 from corral.rootfs.store import RootStore
 
+KEPT_SECONDS = 14 * 24 * 3600.0
+"""How long a step of a build is remembered after its last use."""
+KEPT_BYTES = 20 << 30
+"""What remembered steps may take, those of templates included."""
+
 
 class LayerStore:
     """Implements `corral.engine.ports.Layers` over a store that is open.
 
-    `data_dir` is the daemon's; `index/` in it remembers what layers were made from, `scratch/` holds downloads.
+    `data_dir` is the daemon's; `index/` in it remembers what layers were made from (`index/steps/` those of builds),
+    `scratch/` holds downloads.
     """
 
     def __init__(self, store: RootStore, data_dir: Path) -> None:
         self._store = store
         self._index = LayerIndex(data_dir / "index")
+        self._steps = LayerIndex(data_dir / "index" / "steps")
         self._scratch = data_dir / "scratch"
         self._making = asyncio.Lock()
         self._base: tuple[LayerDigest, ...] | None = None
@@ -45,10 +53,43 @@ class LayerStore:
         """Bytes of a layer."""
         return await asyncio.to_thread(self._store.layer_size, layer)
 
+    async def known(self, key: str) -> LayerDigest | None:
+        """The layer that was remembered by `key`, if the store still has it. It counts as used now."""
+        layer = self._steps.get(key)
+        if layer is None or not self._store.has_layer(layer):
+            return None
+        self._steps.touch(key)
+        return layer
+
+    async def remember(self, key: str, layer: LayerDigest) -> None:
+        """Find `layer` by `key` from now on."""
+        await asyncio.to_thread(self._steps.put, key, layer)
+
+    async def forget(self, everything: bool = False) -> int:
+        """Forget remembered layers that were not used for long, or all; how many."""
+        return await asyncio.to_thread(self._forget, everything)
+
     async def prune(self, keep: set[LayerDigest]) -> int:
-        """Remove layers that are not in `keep`; bytes freed. Those of the `base` image stay, even if no row names them."""
+        """Remove layers that are neither in `keep` nor remembered; bytes freed. Those of the `base` image stay, even if
+        no row names them."""
         async with self._making:
-            return await asyncio.to_thread(self._prune, keep | self._base_layers())
+            await asyncio.to_thread(self._forget)
+            remembered = {layer for _, layer, _ in await asyncio.to_thread(self._steps.entries)}
+            return await asyncio.to_thread(self._prune, keep | remembered | self._base_layers())
+
+    def _forget(self, everything: bool = False) -> int:
+        """Steps unused for two weeks, and those used longest ago while all of them together are too large."""
+        entries = [entry for entry in self._steps.entries() if self._store.has_layer(entry[1])]
+        total = sum(self._store.layer_size(layer) for layer in {layer for _, layer, _ in entries})
+        oldest = time.time() - KEPT_SECONDS
+        forgotten = 0
+        for key, layer, used in entries:
+            if not everything and used >= oldest and total <= KEPT_BYTES:
+                break
+            self._steps.remove(key)
+            total -= self._store.layer_size(layer)
+            forgotten += 1
+        return forgotten
 
     def _known_base(self) -> tuple[LayerDigest, ...] | None:
         if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):

@@ -23,7 +23,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
@@ -202,20 +202,28 @@ class RootStore:
                 with _public("remove a directory for a layer"):
                     self._opened.volumes.remove(fresh)
 
-    def add_layer(self, staging: Path) -> LayerDigest:
+    def add_layer(self, staging: Path, below: Collection[LayerDigest] = (), uid_base: int = 0) -> LayerDigest:
         """Make a filled staging directory a layer, named by its content; it is gone from its place after.
         The same content is kept once. Nobody may write to it any more. Raises InvalidInput for trees that
-        are too deep."""
+        are too deep. `uid_base`: the id of root in it.
+
+        One that is among those `below` it gets a name of its own: a stack cannot hold one layer twice, and what lies
+        between may have changed what it holds.
+        """
         if staging.name != TREE or staging.parent.parent != self._tmp:
             raise InternalError(f"{staging} is not a staging directory of this store")
         with _public("add a layer"):
             tree = tree_digest(staging)
-            if not self.has_layer(tree.digest):
-                top = self._top_of(staging.parent)
-                write_record(staging.parent, LayerRecord(uid_base=0, size=tree.size, content=True, top=top))
+            again = tree.digest in below
+            digest = LayerDigest(f"sha256:{os.urandom(32).hex()}") if again else tree.digest
+            if not self.has_layer(digest):
+                record = LayerRecord(
+                    uid_base=uid_base, size=tree.size, content=not again, top=self._top_of(staging.parent)
+                )
+                write_record(staging.parent, record)
                 self._opened.volumes.flush(staging.parent)
-                self._publish(staging.parent, tree.digest)
-        return tree.digest
+                self._publish(staging.parent, digest)
+        return digest
 
     def layer_path(self, layer: LayerDigest) -> Path:
         """The root of a layer's tree, for `mount_root`. Never write to it."""
@@ -224,6 +232,14 @@ class RootStore:
     def has_layer(self, layer: LayerDigest) -> bool:
         """Whether the store has it, whole."""
         return self.layer_path(layer).is_dir()
+
+    def ids_of(self, layers: Iterable[LayerDigest]) -> int:
+        """The id of root that a layer on top of these is to have: that of the tenant whose sandboxes made some of them,
+        else 0. Raises InternalError for layers of two tenants."""
+        bases = {read_record(self._layer_dir(layer)).uid_base for layer in layers} - {0}
+        if len(bases) > 1:
+            raise InternalError("a stack of layers belongs to two tenants")
+        return bases.pop() if bases else 0
 
     def layers(self) -> set[LayerDigest]:
         """All layers."""

@@ -22,7 +22,7 @@ import stat
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -41,11 +41,11 @@ _MAX_ID = 65535
 _NOBODY = 65534
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
-_XATTR = "SCHILY.xattr."
+XATTR = "SCHILY.xattr."
 _OWN_MODE = 0o7777
 _LATEST = float(1 << 33)
 # What the libraries raise for archives that are not as they should be. BadGzipFile is an OSError: this comes first.
-_DAMAGED = (
+DAMAGED = (
     tarfile.TarError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError, ValueError, KeyError, OverflowError,
 )  # fmt: skip
 
@@ -134,8 +134,9 @@ class LayerReader(io.RawIOBase):
 class Unpacker:
     """Applies the entries of an archive to the tree at the process's own root."""
 
-    def __init__(self, reader: LayerReader, max_entries: int) -> None:
+    def __init__(self, reader: LayerReader, max_entries: int, uid_base: int = 0) -> None:
         self._reader = reader
+        self._uid_base = uid_base
         self._max_entries = max_entries
         # Paths that this layer holds, and the directories above them: whiteouts do not concern them.
         self._own: set[str] = set()
@@ -184,8 +185,8 @@ class Unpacker:
     def _clear(self, path: str) -> None:
         """Remove what lower layers have at `path`, and keep what this one has put there."""
         if path not in self._own:
-            _remove(Path("/", path))
-        elif _is_directory(Path("/", path)):
+            remove_tree(Path("/", path))
+        elif is_directory(Path("/", path)):
             for child in Path("/", path).iterdir():
                 self._clear(f"{path}/{child.name}")
 
@@ -195,12 +196,12 @@ class Unpacker:
         target = Path("/", path)
         Path("/", parent).mkdir(0o755, parents=True, exist_ok=True)
         self._claim(path)
-        if not (entry.isdir() and _is_directory(target)):
-            _remove(target)
+        if not (entry.isdir() and is_directory(target)):
+            remove_tree(target)
         if entry.islnk():
             os.link(Path("/", clean_path(entry.linkname)), target, follow_symlinks=False)
             return
-        owner = _owner(entry.uid), _owner(entry.gid)
+        owner = self._uid_base + _owner(entry.uid), self._uid_base + _owner(entry.gid)
         if entry.issym():
             target.symlink_to(entry.linkname)
             os.lchown(target, *owner)
@@ -218,13 +219,14 @@ class Unpacker:
     def _fill(self, fd: int, entry: tarfile.TarInfo, owner: tuple[int, int]) -> None:
         if entry.isreg():
             for piece in self._reader.data(entry.size):
-                _write_all(fd, piece)
+                write_all(fd, piece)
         os.fchown(fd, *owner)  # before the mode and the attributes: it clears setuid bits and capabilities
         os.fchmod(fd, entry.mode & _OWN_MODE)
         for key, value in entry.pax_headers.items():
-            name = key.removeprefix(_XATTR)
-            if key.startswith(_XATTR) and _is_allowed_xattr(name):
-                os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
+            name = key.removeprefix(XATTR)
+            if key.startswith(XATTR) and is_allowed_xattr(name):
+                raw = value.encode("utf-8", "surrogateescape")
+                os.setxattr(fd, name, owned_xattr(name, raw, self._uid_base))
         if entry.isreg():
             time = min(max(0.0, float(entry.mtime)), _LATEST)  # not a number becomes zero
             os.utime(fd, (time, time))
@@ -248,28 +250,48 @@ def _owner(number: int) -> int:
     return number if 0 <= number <= _MAX_ID else _NOBODY
 
 
-def _is_allowed_xattr(name: str) -> bool:
-    return name == "security.capability" or (
-        name.startswith("user.") and not name.startswith("user.overlay.")
-    )
+def is_allowed_xattr(name: str) -> bool:
+    """Whether an attribute of a foreign file may be set: capabilities of programs, and what users may set."""
+    return name == _CAPABILITY or (name.startswith("user.") and not name.startswith("user.overlay."))
 
 
-def _is_directory(path: Path) -> bool:
+_CAPABILITY = "security.capability"
+_REVISIONS = {2: 20, 3: 24}
+"""Sizes of the kernel's two forms of file capabilities in use: the third names the root that they are of."""
+
+
+def owned_xattr(name: str, value: bytes, uid_base: int) -> bytes:
+    """An attribute as it is to be stored where the sandbox's root is `uid_base`: capabilities are those of that root.
+
+    Raises InvalidInput for capabilities of no known form.
+    """
+    if name != _CAPABILITY:
+        return value
+    if len(value) != _REVISIONS.get(value[3] if len(value) > 3 else 0):
+        raise InvalidInput("a file has capabilities of no known form", "build the image again")
+    plain = value[:3] + b"\x02" + value[4:20]
+    return plain[:3] + b"\x03" + plain[4:] + uid_base.to_bytes(4, "little") if uid_base else plain
+
+
+def is_directory(path: Path) -> bool:
+    """Whether it is there and a directory; a symlink to one is none."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def _remove(path: Path) -> None:
-    if _is_directory(path):
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a directory with all below it. Idempotent."""
+    if is_directory(path):
         shutil.rmtree(path)
     else:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data`."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -288,7 +310,8 @@ def decompressed(blob: BinaryIO) -> BinaryIO:
     return blob
 
 
-def _public(error: OSError) -> CorralError:
+def public_error(error: OSError) -> CorralError:
+    """Why unpacking failed, as a public error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("the store is full: cannot unpack the image")
     if error.errno == errno.EIO:
@@ -296,15 +319,17 @@ def _public(error: OSError) -> CorralError:
     return InvalidInput(f"a layer of the image contradicts itself: {error}", "build the image again")
 
 
-def _enter(request: Request) -> None:
-    """Make the tree to write to this process's root."""
-    root = Path(request.upper)
-    if request.lowers:
+def enter(lowers: Sequence[str], upper: str, mount: str, uid_base: int = 0) -> None:
+    """Make the tree to write to this process's root: `upper` over `lowers`, mounted for this process alone, with the ids
+    of a sandbox from `uid_base` on."""
+    root = Path(upper)
+    if lowers:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        lowers = [Path(lower) for lower in request.lowers]
-        root = Path(request.mount)
-        asyncio.run(mount_root(lowers, Path(request.upper).parent, root, uid_base=0))
+        root = Path(mount)
+        asyncio.run(
+            mount_root([Path(lower) for lower in lowers], Path(upper).parent, root, uid_base=uid_base)
+        )
     os.chroot(root)
     os.chdir("/")
     os.umask(0)
@@ -314,16 +339,16 @@ def unpack(request: Request) -> Outcome:
     """Unpack in this process, which cannot be used for anything else after. Raises CorralError."""
     with open(request.blob, "rb") as blob:
         reader = LayerReader(decompressed(blob), request.max_bytes)
-        _enter(request)
+        enter(request.lowers, request.upper, request.mount)
         unpacker = Unpacker(reader, request.max_entries)
         try:
             unpacker.run()
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise UpstreamFailed(
                 f"a layer of the image is damaged: {error}", "build or push it again"
             ) from error
         except OSError as error:
-            raise _public(error) from error
+            raise public_error(error) from error
         if f"sha256:{reader.hash.hexdigest()}" != request.diff_id:
             raise UpstreamFailed("a layer of the image is not what its configuration says", "build it again")
         return unpacker.outcome

@@ -5,7 +5,7 @@ from typing import Self
 
 import httpx2
 
-from corral.sdk import binding, calls, file_calls, process_calls
+from corral.sdk import binding, build_calls, calls, file_calls, process_calls
 from corral.sdk.settings import Settings, settings
 from corral.sdk.transport import AsyncTransport, Transport
 
@@ -73,6 +73,15 @@ class Client:
     set_pool = binding.client(calls.set_pool)
     list_pools = binding.client(calls.list_pools)
     remove_pool = binding.client(calls.remove_pool)
+    upload_context = binding.client(build_calls.upload_context)
+    has_context = binding.client(build_calls.has_context)
+    start_build = binding.client(build_calls.start_build)
+    list_builds = binding.client(build_calls.list_builds)
+    get_build = binding.client(build_calls.get_build)
+    cancel_build = binding.client(build_calls.cancel_build)
+    follow_build = binding.client(build_calls.follow_build)
+    build_template_from = binding.client(build_calls.build_template_from)
+    forget_steps = binding.client(build_calls.forget_steps)
     list_secrets = binding.client(calls.list_secrets)
     put_secret = binding.client(calls.put_secret)
     remove_secret = binding.client(calls.remove_secret)
@@ -172,6 +181,15 @@ class AsyncClient:
     set_pool = binding.async_client(calls.set_pool)
     list_pools = binding.async_client(calls.list_pools)
     remove_pool = binding.async_client(calls.remove_pool)
+    upload_context = binding.async_client(build_calls.upload_context)
+    has_context = binding.async_client(build_calls.has_context)
+    start_build = binding.async_client(build_calls.start_build)
+    list_builds = binding.async_client(build_calls.list_builds)
+    get_build = binding.async_client(build_calls.get_build)
+    cancel_build = binding.async_client(build_calls.cancel_build)
+    follow_build = binding.async_client(build_calls.follow_build)
+    build_template_from = binding.async_client(build_calls.build_template_from)
+    forget_steps = binding.async_client(build_calls.forget_steps)
     list_secrets = binding.async_client(calls.list_secrets)
     put_secret = binding.async_client(calls.put_secret)
     remove_secret = binding.async_client(calls.remove_secret)

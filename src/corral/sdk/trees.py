@@ -251,14 +251,14 @@ class Tree:
             info.mode, info.mtime = status.st_mode & 0o777, status.st_mtime
             if os.path.islink(found.path):  # noqa: PTH114  names here may hold any bytes and come as strings
                 info.type, info.linkname = tarfile.SYMTYPE, os.readlink(found.path)  # noqa: PTH115
-                yield _header(info)
+                yield header(info)
             elif os.path.isdir(found.path):  # noqa: PTH112
                 info.type = tarfile.DIRTYPE
-                yield _header(info)
+                yield header(info)
             else:
                 info.size = status.st_size
-                yield _header(info)
-                yield from _content(found.path, info.size)
+                yield header(info)
+                yield from content(found.path, info.size)
                 self.copied.files += 1
                 self.copied.bytes += info.size
         yield bytes(2 * tarfile.BLOCKSIZE)
@@ -277,11 +277,12 @@ def _readable(path: str, *, directory: bool) -> str:
     return path
 
 
-def _header(info: tarfile.TarInfo) -> bytes:
+def header(info: tarfile.TarInfo) -> bytes:
+    """The header of an archive's entry."""
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _content(path: str, size: int) -> Iterator[bytes]:
+def content(path: str, size: int) -> Iterator[bytes]:
     """Exactly `size` bytes and the padding, whatever happens to the file in between."""
     left = size
     with open(path, "rb") as file:

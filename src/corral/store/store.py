@@ -124,6 +124,14 @@ class SqlStore:
         """
         await self._database.run_durable(templates.add, template)
 
+    async def add_hidden_template(self, template: Template) -> None:
+        """Insert one that is not offered: for a sandbox that is about to be made, and forgotten with it."""
+        await self._database.run(templates.add_hidden, template)
+
+    async def forget_templates(self) -> None:
+        """Forget all that are neither offered nor used by a sandbox."""
+        await self._database.run(templates.forget_all_unused)
+
     async def templates(self, tenant: TenantId | None = None) -> list[Template]:
         """All current ones, oldest first."""
         return await self._database.run(templates.select_current, tenant)

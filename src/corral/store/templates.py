@@ -35,12 +35,26 @@ _LAYERS = select(_templates.c.layers).where(or_(_templates.c.current, _in_use))
 def add(db: Connection, template: Template) -> None:
     """Insert; the current one of the same tenant and name is replaced."""
     _retire(db, and_(_templates.c.tenant == template.tenant, _templates.c.name == template.name))
+    _insert(db, template, current=True)
+
+
+def add_hidden(db: Connection, template: Template) -> None:
+    """Insert one that is not offered."""
+    _insert(db, template, current=False)
+
+
+def forget_all_unused(db: Connection) -> None:
+    """Delete all that are neither offered nor used."""
+    db.execute(delete(_templates).where(not_(_templates.c.current), not_(_in_use)))
+
+
+def _insert(db: Connection, template: Template, *, current: bool) -> None:
     db.execute(
         insert(_templates).values(
             id=template.id,
             tenant=template.tenant,
             name=template.name,
-            current=True,
+            current=current,
             created_at=template.created_at,
             layers=list(template.layers),
             document=encode(template),

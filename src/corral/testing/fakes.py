@@ -246,6 +246,7 @@ class FakeLayers:
     def __init__(self) -> None:
         self.kept: set[LayerDigest] = set()
         """What the last prune was to keep."""
+        self.steps: dict[str, LayerDigest] = {}
 
     async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
         """The layer."""
@@ -258,6 +259,21 @@ class FakeLayers:
     async def size(self, layer: LayerDigest) -> int:
         """One byte."""
         return 1
+
+    async def known(self, key: str) -> LayerDigest | None:
+        """What was remembered."""
+        return self.steps.get(key)
+
+    async def remember(self, key: str, layer: LayerDigest) -> None:
+        """Remember it."""
+        self.steps[key] = layer
+
+    async def forget(self, everything: bool = False) -> int:
+        """Forget all, if told so."""
+        count = len(self.steps) if everything else 0
+        if everything:
+            self.steps.clear()
+        return count
 
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Nothing goes; what was to stay is noted."""

@@ -1,37 +1,32 @@
 """Layers go with the last template that names them, and not while one is being made."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from corral.engine.ports import ImportedImage
+from corral.engine.ports import ImportedImage, Progress
 from corral.engine.templates import Templates
 from corral.errors import UpstreamFailed
 from corral.model.ids import DEFAULT_TENANT, LayerDigest
 from corral.store.store import SqlStore
+from corral.testing.fakes import FakeLayers
 
 ONE, TWO = LayerDigest("sha256:" + "1" * 64), LayerDigest("sha256:" + "2" * 64)
 
 
-@dataclass
-class KeptLayers:
+class KeptLayers(FakeLayers):
     """A store of layers that holds what was made and not pruned."""
 
-    next: LayerDigest = ONE
-    kept: set[LayerDigest] = field(default_factory=set)
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = ONE
+        self.kept: set[LayerDigest] = set()
 
-    async def base(self, progress: object) -> tuple[LayerDigest, ...]:
-        raise NotImplementedError
-
-    async def image(self, reference: str, progress: object) -> ImportedImage:
+    async def image(self, reference: str, progress: Progress) -> ImportedImage:
         self.kept.add(self.next)
         return ImportedImage((self.next,), {}, "", "", "sha256:" + "d" * 64)
-
-    async def size(self, layer: LayerDigest) -> int:
-        return 1
 
     async def prune(self, keep: set[LayerDigest]) -> int:
         self.kept &= keep

@@ -204,6 +204,7 @@ def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
     routes = {op["operationId"] for path in app.openapi()["paths"].values() for op in path.values()}
     renamed = {
         "read_file": "stream_file",
+        "get_context": "has_context",
         "get_stats": "stats",
         "get_usage": "usage",
         "get_budget": "budget",

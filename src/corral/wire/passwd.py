@@ -48,3 +48,16 @@ def _checked(user: str, uid: int, gid: int) -> GuestUser:
     if max(uid, gid) >= ID_RANGE:
         raise InvalidInput(f"the ids of user {user!r} are out of range", f"use ids below {ID_RANGE}")
     return GuestUser(uid, gid)
+
+
+def find_group(group: str, table: bytes) -> int:
+    """The id of a group by name or number, by the guest's own /etc/group. Raises InvalidInput."""
+    if group.isdecimal():
+        return _checked(group, 0, int(group[:6])).gid
+    for line in table[:MAX_PASSWD].split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) > 2 and fields[0] == group.encode() and fields[2].isdigit() and len(fields[2]) <= 5:
+            return _checked(group, 0, int(fields[2])).gid
+    if group == "root":
+        return 0
+    raise InvalidInput(f"the image has no group {group[:80]!r}", "give a name of its /etc/group, or a number")

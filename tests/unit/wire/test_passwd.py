@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.drivers.passwd import GuestUser, find_user
 from corral.errors import InvalidInput
+from corral.wire.passwd import GuestUser, find_user
 
 PASSWD = b"""root:x:0:0:root:/root:/bin/bash
 # comment

@@ -1,0 +1,481 @@
+"""Carrying out one build: stage by stage, step by step, each step that makes files a layer that is kept and found again.
+
+A command runs in a sandbox of its own, made from the layers below under the egress policy that was given to the build.
+Files are copied by a program that sees nothing but the image (see the port `Archives`). So a build needs no rights that
+a sandbox does not have, and what it leaves behind when it fails is nothing but the layers of the steps that succeeded.
+"""
+
+import asyncio
+import contextlib
+import io
+import secrets as randomness
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from corral.engine.plan import CreateRequest
+from corral.engine.ports import Archives, Driver, Layers, Placing
+from corral.engine.processes import Chunk, Ended, Processes, StartRequest
+from corral.engine.sandboxes import BUILD, Sandboxes
+from corral.engine.templates import BASE, Templates
+from corral.errors import CommandFailed, CorralError, InvalidInput, NotFound, Timeout, UpstreamFailed
+from corral.model.build import SCRATCH, BuildRequest, InlineFile, Line, Recipe, Stage
+from corral.model.ids import LayerDigest, TenantId
+from corral.model.process import OWN_TAG, Exit
+from corral.model.sandbox import Sandbox
+from corral.model.template import Template, TemplateConfig
+from corral.policy.building import (
+    CopyAction,
+    FetchAction,
+    RunAction,
+    State,
+    apply,
+    initial,
+    layer_key,
+    stage_named,
+    stages_needed,
+)
+from corral.policy.copying import Item, Placed, choose, clean, digest_of
+
+STEP_SECONDS = 3600.0
+"""The longest that one command of a build may take."""
+MAX_LAYERS = 120
+MAX_FETCH = 4 << 30
+_FETCHED = "/tmp/fetched"  # noqa: S108 - in a sandbox of its own
+
+Tell = Callable[[int, str, bool], None]
+"""Told a step's number, a line, and whether the line is what a command printed."""
+
+
+@dataclass(slots=True)
+class Built:
+    """A stage that is done, or as far as it is: its layers, lowest first, and its state."""
+
+    layers: list[LayerDigest] = field(default_factory=list)
+    state: State = field(default_factory=State)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a build is."""
+
+    step: int = 0
+    steps: int = 0
+    cached: int = 0
+
+
+class Builder:
+    """The parts of the engine that builds are made with."""
+
+    def __init__(
+        self,
+        *,
+        layers: Layers,
+        archives: Archives,
+        templates: Templates,
+        sandboxes: Sandboxes,
+        processes: Processes,
+        driver: Driver,
+    ) -> None:
+        self.layers = layers
+        self.archives = archives
+        self.templates = templates
+        self.sandboxes = sandboxes
+        self.processes = processes
+        self.driver = driver
+
+    async def build(
+        self, tenant: TenantId, id: str, request: BuildRequest, tally: Tally, tell: Tell
+    ) -> Template:
+        """Build and publish a template. Raises CorralError; then no template was made or changed."""
+        async with self.templates.holding_layers():
+            return await _Run(self, tenant, id, request, tally, tell).all()
+
+
+class _Run:
+    """One build."""
+
+    def __init__(
+        self, parts: Builder, tenant: TenantId, id: str, request: BuildRequest, tally: Tally, tell: Tell
+    ) -> None:
+        self._parts = parts
+        self._tenant = tenant
+        self._id = id
+        self._request = request
+        self._tally = tally
+        self._tell_step = tell
+        self._done: dict[int, Built] = {}
+        self._archives: dict[str, Mapping[str, Item]] = {}
+
+    async def all(self) -> Template:
+        recipe = self._request.recipe
+        needed = stages_needed(recipe)
+        self._tally.steps = sum(len(recipe.stages[number].lines) for number in needed)
+        for number in needed:
+            self._done[number] = await self._stage(recipe, number)
+        last = self._done[needed[-1]]
+        if not last.layers:
+            raise InvalidInput("the template would be empty", "copy something into it, or start from a base")
+        self._tell("keeping the template")
+        return await self._parts.templates.publish(
+            self._tenant,
+            self._request.name,
+            tuple(last.layers),
+            last.state.config(),
+            source=f"build:{recipe.stages[needed[-1]].base}"[:200],
+        )
+
+    def _tell(self, text: str, *, output: bool = False) -> None:
+        self._tell_step(self._tally.step, text, output)
+
+    # -- stages
+
+    async def _stage(self, recipe: Recipe, number: int) -> Built:
+        stage = recipe.stages[number]
+        built = await self._base(recipe.stages[:number], stage)
+        for line in stage.lines:
+            self._tally.step += 1
+            try:
+                await self._line(recipe.stages[:number], built, line)
+            except CorralError as error:
+                raise _placed(error, line) from error
+        if built.state.pending:
+            await self._layer(built, ("directories",), lambda: self._place(built, "", (), Placing("/")))
+            built.state = replace(built.state, pending=())
+        return built
+
+    async def _base(self, earlier: Sequence[Stage], stage: Stage) -> Built:
+        if stage.base.lower() == SCRATCH:
+            return Built()
+        number = stage_named(earlier, stage.base)
+        if number is not None:
+            former = self._done[number]
+            return Built(list(former.layers), replace(former.state, args={}, pending=()))
+        layers, config = await self._foreign(stage.base)
+        return Built(list(layers), initial(config))
+
+    async def _foreign(self, name: str) -> tuple[tuple[LayerDigest, ...], TemplateConfig]:
+        """The layers and configuration of a template or an OCI image."""
+        templates = self._parts.templates
+        if name == BASE:
+            base = await templates.build_base(self._tenant, self._tell)
+            return base.layers, base.config
+        try:
+            found = await templates.get(self._tenant, name)
+        except NotFound:
+            self._tell(f"taking the image {name}")
+            image = await self._parts.layers.image(name, self._tell)
+            config = TemplateConfig(
+                env=image.env, user=image.user or "root", workdir=image.workdir or "/", sudo=False
+            )
+            return image.layers, config
+        return found.layers, found.config
+
+    async def _line(self, earlier: Sequence[Stage], built: Built, line: Line) -> None:
+        self._tell(f"[{self._tally.step}/{self._tally.steps}] {line.text or type(line.step).__name__}"[:1000])
+        former = built.state
+        state, action = apply(former, line.step, self._request.args)
+        built.state = replace(state, pending=former.pending) if action is not None else state
+        match action:
+            case None:
+                return
+            case RunAction():
+                await self._command(built, action)
+            case CopyAction():
+                await self._copy(earlier, built, action)
+            case FetchAction():
+                await self._fetch(built, action)
+        built.state = replace(built.state, pending=())
+        if len(built.layers) > MAX_LAYERS:
+            raise InvalidInput(
+                f"the template would have more than {MAX_LAYERS} layers",
+                "join commands with &&, or build it in two templates, one from the other",
+            )
+
+    async def _layer(
+        self, built: Built, parts: tuple[object, ...], make: Callable[[], Awaitable[LayerDigest | None]]
+    ) -> None:
+        """Put the layer of an action on top: the one that is known, or a new one."""
+        key = layer_key(self._tenant, built.layers, built.state.pending, *parts)
+        known = None if self._request.fresh else await self._parts.layers.known(key)
+        if known is not None:
+            self._tally.cached += 1
+            self._tell("cached")
+            built.layers.append(known)
+            return
+        layer = await make()
+        if layer is None:
+            return
+        built.layers.append(layer)
+        await self._parts.layers.remember(key, layer)
+
+    # -- commands
+
+    async def _command(self, built: Built, action: RunAction) -> None:
+        if not built.layers:
+            raise InvalidInput(
+                "there is nothing to run a command with", "start from a base, or copy files first"
+            )
+        parts = ("run", action.argv, action.user, action.cwd, sorted(action.env.items()), action.passing)
+        await self._layer(built, parts, lambda: self._run(built, action))
+
+    async def _run(self, built: Built, action: RunAction) -> LayerDigest:
+        async with self._sandbox(tuple(built.layers), built.state.config()) as sandbox:
+            files = self._parts.driver.files(sandbox.spec)
+            for directory in built.state.pending:
+                await files.make_dir(directory.path, _directory_owner(directory.owner))
+            passing = [path for path in action.passing if not await self._present(sandbox, path)]
+            await self._execute(
+                sandbox,
+                StartRequest(
+                    action.argv, action.user, action.cwd, action.env, timeout=STEP_SECONDS, tag=OWN_TAG
+                ),
+            )
+            for path in passing:
+                if await self._present(sandbox, path):
+                    await files.remove(path)
+            await self._parts.sandboxes.stop(self._tenant, sandbox.id, 5.0)
+            return await self._parts.driver.commit(sandbox.id)
+
+    async def _present(self, sandbox: Sandbox, path: str) -> bool:
+        try:
+            await self._parts.driver.files(sandbox.spec).stat(path)
+        except NotFound:
+            return False
+        return True
+
+    async def _execute(self, sandbox: Sandbox, request: StartRequest) -> None:
+        processes = self._parts.processes
+        info = await processes.start(self._tenant, sandbox.id, request)
+        lines = _Lines(lambda text: self._tell(text, output=True))
+        async for item in processes.output(self._tenant, sandbox.id, info.id):
+            match item:
+                case Chunk(data=data):
+                    lines.feed(data)
+                case Ended(exit=exit):
+                    lines.end()
+                    _check(request, exit)
+
+    @contextlib.asynccontextmanager
+    async def _sandbox(
+        self, layers: tuple[LayerDigest, ...], config: TemplateConfig
+    ) -> AsyncIterator[Sandbox]:
+        sandboxes = self._parts.sandboxes
+        plain = replace(config, start_command=(), ready_command=())
+        async with self._parts.templates.hidden(self._tenant, layers, plain) as template:
+            sandbox = await sandboxes.create(
+                self._tenant,
+                CreateRequest(
+                    template=template.id,
+                    name=f"build-{self._id[:8]}-{randomness.token_hex(3)}",
+                    isolation=self._request.isolation,
+                    limits=self._request.limits,
+                    user="root",
+                    workdir="/",
+                    allow=self._request.allow,
+                    secrets=self._request.secrets,
+                    labels={"corral/build": self._request.name},
+                    attributes={BUILD: self._id},
+                ),
+            )
+            try:
+                yield sandbox
+            finally:
+                await asyncio.shield(sandboxes.remove(self._tenant, sandbox.id))
+
+    # -- files
+
+    async def _copy(self, earlier: Sequence[Stage], built: Built, action: CopyAction) -> None:
+        if action.files:
+            archive = await self._parts.archives.save(self._tenant, _once(_tar_of(action.files)))
+            names = tuple(item.name for item in action.files)
+            await self._copy_from(built, archive.id, names, action)
+            built.state = replace(built.state, pending=())
+        if not action.sources:
+            return
+        sources = tuple(clean(source) for source in action.sources)
+        if action.origin:
+            await self._copy_from_image(earlier, built, sources, action)
+            return
+        context = action.context or self._request.context
+        if not context:
+            raise InvalidInput("the build has no context to copy from", "give one: --context DIRECTORY")
+        await self._copy_from(built, context, sources, action)
+
+    async def _copy_from(
+        self, built: Built, archive: str, sources: tuple[str, ...], action: CopyAction
+    ) -> None:
+        if archive not in self._archives:
+            self._archives[archive] = await self._parts.archives.items(self._tenant, archive)
+        items = self._archives[archive]
+        placed = await asyncio.to_thread(choose, items, sources, action.exclude, directory=action.directory)
+        placing = _placing(built, action)
+        await self._layer(
+            built,
+            ("copy", digest_of(placed), *_described(action)),
+            lambda: self._place(built, archive, placed, placing),
+        )
+
+    async def _copy_from_image(
+        self, earlier: Sequence[Stage], built: Built, sources: tuple[str, ...], action: CopyAction
+    ) -> None:
+        number = stage_named(earlier, action.origin)
+        layers = (
+            tuple(self._done[number].layers)
+            if number is not None
+            else (await self._foreign(action.origin))[0]
+        )
+        if not layers:
+            raise InvalidInput(f"{action.origin[:80]!r} holds nothing to copy", "see the stage's steps")
+
+        async def make() -> LayerDigest | None:
+            packed = await self._parts.archives.pack(self._tenant, layers, sources)
+            items = await self._parts.archives.items(self._tenant, packed.id)
+            placed = choose(items, sources, action.exclude, directory=action.directory)
+            return await self._place(built, packed.id, placed, _placing(built, action))
+
+        await self._layer(built, ("copy", layers, sources, action.exclude, *_described(action)), make)
+
+    async def _place(
+        self, built: Built, archive: str, placed: Sequence[Placed], placing: Placing
+    ) -> LayerDigest | None:
+        placing = replace(placing, directories=built.state.pending)
+        return await self._parts.archives.place(self._tenant, archive, placed, built.layers, placing)
+
+    async def _fetch(self, built: Built, action: FetchAction) -> None:
+        """Download in a sandbox of Corral's own base, which has what that needs, under the build's egress policy."""
+        name = action.url.split("?", 1)[0].rstrip("/").rpartition("/")[2] or "index.html"
+        base = await self._parts.templates.build_base(self._tenant, self._tell)
+        async with self._sandbox(base.layers, base.config) as sandbox:
+            argv = (
+                "curl",
+                "-fsSL",
+                "--retry",
+                "2",
+                "--max-filesize",
+                str(MAX_FETCH),
+                "-o",
+                _FETCHED,
+                "--",
+                action.url,
+            )
+            await self._execute(
+                sandbox, StartRequest(argv, "root", "/", {}, timeout=STEP_SECONDS, tag=OWN_TAG)
+            )
+            files = self._parts.driver.files(sandbox.spec)
+            size = (await files.stat(_FETCHED)).size
+            archive = await self._parts.archives.save(
+                self._tenant, _tar_stream(name[:200], size, files.read(_FETCHED, 0, size))
+            )
+        item = next(iter((await self._parts.archives.items(self._tenant, archive.id)).values()))
+        if action.checksum and f"sha256:{item.digest}" != action.checksum:
+            raise UpstreamFailed(
+                f"{action.url[:200]} is not what its checksum says: it has sha256:{item.digest}",
+                "see who changed it, then correct the checksum",
+            )
+        placed = [Placed(item, item.path if action.directory else "", top=True)]
+        placing = Placing(
+            action.target, action.directory, action.owner, 0o600 if action.mode is None else action.mode
+        )
+        await self._layer(
+            built,
+            ("copy", digest_of(placed), *_described(action)),
+            lambda: self._place(built, archive.id, placed, placing),
+        )
+
+
+class _Lines:
+    """Output of a command as lines: bounded, whatever it prints."""
+
+    _LONGEST = 4096
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self._line(line)
+        if len(self._rest) > self._LONGEST:
+            self._line(self._rest)
+            self._rest = b""
+
+    def end(self) -> None:
+        if self._rest:
+            self._line(self._rest)
+
+    def _line(self, line: bytes) -> None:
+        text = line[: self._LONGEST].decode("utf-8", "replace")
+        if text.strip():
+            self._tell(
+                "".join(
+                    char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}"
+                    for char in text
+                )
+            )
+
+
+def _check(request: StartRequest, exit: Exit) -> None:
+    shown = " ".join(request.argv[-1:] if len(request.argv) > 2 else request.argv)[:200]
+    if exit.reason == "timeout":
+        raise Timeout(f"`{shown}` took longer than {STEP_SECONDS:g} seconds")
+    if exit.reason == "lost":
+        raise UpstreamFailed(f"the build's sandbox ended while `{shown}` ran")
+    if exit.code != 0:
+        why = " for want of memory: give the build more, --memory" if exit.reason == "oom" else ""
+        raise CommandFailed(
+            f"`{shown}` failed with exit code {exit.code}{why}",
+            "see the lines above; what a build may reach is given by --allow",
+        )
+
+
+def _placed(error: CorralError, line: Line) -> CorralError:
+    """The error with the place in the recipe where it happened."""
+    if not line.number:
+        return error
+    return type(error)(f"line {line.number}: {error.message}", error.hint)
+
+
+def _placing(built: Built, action: CopyAction) -> Placing:
+    return Placing(action.target, action.directory, action.owner, action.mode, action.unpack)
+
+
+def _described(action: CopyAction | FetchAction) -> tuple[object, ...]:
+    unpack = isinstance(action, CopyAction) and action.unpack
+    return (action.target, action.directory, action.owner, action.mode, unpack)
+
+
+def _directory_owner(owner: str) -> str:
+    return owner.partition(":")[0] or "root"
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _tar_of(files: Sequence[InlineFile]) -> bytes:
+    buffer = io.BytesIO()
+    for file in files:
+        data = file.content.encode("utf-8", "surrogateescape")
+        buffer.write(_header(file.name, len(data)) + data + bytes(-len(data) % 512))
+    return buffer.getvalue() + bytes(1024)
+
+
+async def _tar_stream(name: str, size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """One file as an archive; padded or cut to the size that was announced."""
+    yield _header(name, size)
+    left = size
+    async for chunk in chunks:
+        piece = chunk[:left]
+        left -= len(piece)
+        yield piece
+    if left:
+        raise UpstreamFailed("the file changed while it was read", "build again")
+    yield bytes(-size % 512) + bytes(1024)

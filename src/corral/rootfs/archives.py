@@ -1,0 +1,243 @@
+"""The port `Archives`: uploaded contexts, kept for a day, and layers made from what they hold.
+
+```
+DATA/contexts/TENANT/ID/   archive.tar (plain) and index (a line per entry); TENANT and ID are hashes
+```
+
+An archive is known by the digest of its plain form, to the tenant that uploaded it alone.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from corral.engine.ports import ArchiveInfo, Placing
+from corral.errors import DiskFull, HostError, InvalidInput, NotFound, TooLarge, all_errors
+from corral.host import process
+from corral.model.ids import LayerDigest, TenantId
+from corral.policy.copying import Item, Placed
+from corral.rootfs import archive_index, copyin, packing
+from corral.rootfs.archive_index import read_index
+from corral.rootfs.images import staging
+from corral.rootfs.store import RootStore
+from corral.rootfs.unpack import REFUSED
+
+MAX_UPLOAD = 8 << 30
+MAX_PLAIN = 32 << 30
+MAX_ENTRIES = 300_000
+KEPT_SECONDS = 24 * 3600.0
+_TIMEOUT = 3600.0
+_ID = re.compile(r"[0-9a-f]{64}")
+_ROOM = 1 << 30
+
+
+class ArchiveStore:
+    """Implements `corral.engine.ports.Archives` in the data directory of a daemon, over a store that is open."""
+
+    def __init__(self, store: RootStore, data_dir: Path) -> None:
+        self._store = store
+        self._root = data_dir / "contexts"
+
+    async def save(self, tenant: TenantId, data: AsyncIterator[bytes]) -> ArchiveInfo:
+        """Keep an archive for a day."""
+        with self._fresh(tenant) as folder:
+            source = Path(folder) / "upload"
+            await self._receive(source, data)
+            return await self._index(tenant, Path(folder), source)
+
+    async def pack(
+        self, tenant: TenantId, layers: Sequence[LayerDigest], sources: Sequence[str]
+    ) -> ArchiveInfo:
+        """Files of layers as an archive."""
+        base = await asyncio.to_thread(self._store.ids_of, layers)
+        with self._fresh(tenant) as folder:
+            source = Path(folder) / "upload"
+            async with staging(self._store) as upper:
+                request = packing.Request(
+                    sources=list(sources),
+                    tar=str(source),
+                    lowers=[str(self._store.layer_path(layer)) for layer in layers],
+                    upper=str(upper),
+                    mount=str(_beside(upper)),
+                    uid_base=base,
+                    max_entries=MAX_ENTRIES,
+                    max_bytes=MAX_PLAIN,
+                )
+                await _run("packing", request)
+            return await self._index(tenant, Path(folder), source)
+
+    async def items(self, tenant: TenantId, archive: str) -> Mapping[str, Item]:
+        """What an archive holds, by path."""
+        folder = self._folder(tenant, archive)
+        found = await asyncio.to_thread(_read_items, folder / "index")
+        if found is None:
+            raise NotFound("the build's context is not there any more", "upload it again")
+        return found
+
+    async def has(self, tenant: TenantId, archive: str) -> bool:
+        """Whether an archive is there; it is then kept for another day."""
+        folder = self._folder(tenant, archive)
+        try:
+            os.utime(folder)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def place(
+        self,
+        tenant: TenantId,
+        archive: str,
+        placed: Sequence[Placed],
+        below: Sequence[LayerDigest],
+        placing: Placing,
+    ) -> LayerDigest | None:
+        """A layer of files of an archive."""
+        base = await asyncio.to_thread(self._store.ids_of, below)
+        async with staging(self._store) as upper:
+            await asyncio.to_thread(os.chown, upper, base, base)
+            with tempfile.TemporaryDirectory(prefix="plan-", dir=self._made_root()) as folder:
+                plan = Path(folder) / "plan"
+                tar = self._folder(tenant, archive) / "archive.tar" if archive else plan
+                await asyncio.to_thread(_write_plan, plan, placed)
+                request = copyin.Request(
+                    tar=str(tar),
+                    plan=str(plan),
+                    lowers=[str(self._store.layer_path(layer)) for layer in below],
+                    upper=str(upper),
+                    mount=str(_beside(upper)),
+                    uid_base=base,
+                    directories=[[item.path, item.owner] for item in placing.directories],
+                    target=placing.target,
+                    directory=placing.directory,
+                    owner=placing.owner,
+                    mode=placing.mode,
+                    unpack=placing.unpack,
+                )
+                outcome = await _run("copyin", request)
+            if not outcome["changed"]:
+                return None
+            _clear_beside(upper)
+            return await asyncio.to_thread(self._store.add_layer, upper, below, base)
+
+    async def tidy(self) -> None:
+        """Remove archives that were not used for a day."""
+        await asyncio.to_thread(_tidy, self._root)
+
+    # -- parts
+
+    def _made_root(self) -> Path:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._root
+
+    def _fresh(self, tenant: TenantId) -> "tempfile.TemporaryDirectory[str]":
+        place = self._made_root() / _tenant(tenant)
+        place.mkdir(mode=0o700, exist_ok=True)
+        _tidy(self._root)
+        return tempfile.TemporaryDirectory(prefix="new-", dir=place)
+
+    def _folder(self, tenant: TenantId, archive: str) -> Path:
+        if not _ID.fullmatch(archive):
+            raise InvalidInput(
+                f"{archive[:80]!r} is not an uploaded context", "upload it, and give the id of the answer"
+            )
+        return self._root / _tenant(tenant) / archive
+
+    async def _receive(self, target: Path, data: AsyncIterator[bytes]) -> None:
+        left = MAX_UPLOAD
+        try:
+            with open(target, "wb") as file:  # noqa: ASYNC230 - opening alone does not block
+                async for chunk in data:
+                    left -= len(chunk)
+                    if left < 0:
+                        raise TooLarge(
+                            f"the context has more than {MAX_UPLOAD >> 30} GiB",
+                            "leave files out: .dockerignore",
+                        )
+                    if shutil.disk_usage(target).free < _ROOM:
+                        raise DiskFull("the disk of the data directory has less than 1 GiB left")
+                    await asyncio.to_thread(file.write, chunk)
+        except OSError as error:
+            raise DiskFull(f"the context cannot be kept: {error}") from error
+
+    async def _index(self, tenant: TenantId, folder: Path, source: Path) -> ArchiveInfo:
+        whole = folder / "whole"
+        whole.mkdir(mode=0o700)
+        request = archive_index.Request(
+            source=str(source),
+            tar=str(whole / "archive.tar"),
+            index=str(whole / "index"),
+            max_entries=MAX_ENTRIES,
+            max_bytes=MAX_PLAIN,
+        )
+        outcome = archive_index.Indexed(**await _run("archive_index", request))
+        final = self._folder(tenant, outcome.digest)
+        if final.is_dir():
+            os.utime(final)
+        else:
+            try:
+                whole.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
+        return ArchiveInfo(outcome.digest, outcome.entries, outcome.size, outcome.skipped)
+
+
+def _tenant(tenant: TenantId) -> str:
+    return hashlib.sha256(tenant.encode()).hexdigest()[:32]
+
+
+def _beside(upper: Path) -> Path:
+    """Where the program mounts the tree, and the work directory that an overlay needs."""
+    (upper.parent / "work").mkdir(exist_ok=True)
+    mount = upper.parent / "mount"
+    mount.mkdir(exist_ok=True)
+    return mount
+
+
+def _clear_beside(upper: Path) -> None:
+    shutil.rmtree(upper.parent / "work")
+    (upper.parent / "mount").rmdir()
+
+
+def _write_plan(path: Path, placed: Sequence[Placed]) -> None:
+    with open(path, "w", encoding="ascii") as lines:
+        for one in placed:
+            lines.write(json.dumps({**asdict(one.item), "path": one.place}) + "\n")
+
+
+def _read_items(path: Path) -> dict[str, Item] | None:
+    try:
+        return {item.path: item for item in read_index(str(path))}
+    except FileNotFoundError:
+        return None
+
+
+def _tidy(root: Path) -> None:
+    limit = time.time() - KEPT_SECONDS
+    for folder in root.glob("*/*"):
+        try:
+            if folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+        except FileNotFoundError:
+            continue
+
+
+async def _run(module: str, request: Any) -> dict[str, Any]:
+    argv = [sys.executable, "-I", "-m", f"corral.rootfs.{module}"]
+    done = await process.run(argv, timeout=_TIMEOUT, input=json.dumps(asdict(request)).encode())
+    if done.exit_code not in (0, REFUSED) or done.timed_out:
+        raise HostError(f"files could not be copied: {done.last_line}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if done.exit_code == REFUSED:
+        raise all_errors()[answer["code"]](answer["message"], answer["hint"])
+    return answer
