@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.daemon.askclient import write_client
 from corral.drivers.oci import OciDriver
 from corral.drivers.oci_places import Place
 from corral.drivers.oci_start import starting
@@ -225,6 +226,7 @@ def make_driver(store: RootStore, networks: Networks) -> OciDriver:
         networks=networks,
         uid_base=lambda _tenant: UID_BASE,
         ca_bundle=Path("/etc/ssl/certs/ca-certificates.crt"),
+        ask=write_client(cache_dir() / "test-driver" / "corral-ask"),
     )
 
 

@@ -57,6 +57,11 @@ class Places:
         return self.data / "trust" / "ca.pem"
 
     @property
+    def ask(self) -> Path:
+        """The program by which sandboxes ask for more."""
+        return self.data / "trust" / "corral-ask"
+
+    @property
     def socket(self) -> Path:
         """The API's unix socket."""
         return self.run / "api.sock"

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from corral.agents.service import AgentService
 from corral.api.app import create_app
 from corral.daemon import doctor
+from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
 from corral.daemon.clock import SystemClock
 from corral.daemon.config import ConfigFile
@@ -126,6 +127,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         networks=networks,
         uid_base=uid_bases.__getitem__,
         ca_bundle=trust,
+        ask=write_client(places.ask),
         unlimited_disk=lambda: config.value.unlimited_disk,
     )
     await driver.open()

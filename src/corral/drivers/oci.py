@@ -69,6 +69,7 @@ class OciDriver:
         networks: Networks,
         uid_base: Callable[[TenantId], int],
         ca_bundle: Path,
+        ask: Path,
         unlimited_disk: Callable[[], bool] = lambda: False,
     ) -> None:
         self._run_dir = run_dir
@@ -76,6 +77,7 @@ class OciDriver:
         self._networks = networks
         self._uid_base = uid_base
         self._ca_bundle = ca_bundle
+        self._ask = ask
         self._unlimited_disk = unlimited_disk
         self._cgroup_root = f"/corral-{instance}"
         self._records = Records(data_dir / "sandboxes")
@@ -192,6 +194,7 @@ class OciDriver:
             netns=self._networks.sandbox_netns(spec.id),
             sysfs=sysfs,
             init=find_program("corral-init"),
+            ask=self._ask,
             spool=spool,
             ca_bundle=self._ca_bundle,
             resolv_conf=place.etc / "resolv.conf",

@@ -26,6 +26,7 @@ from corral.model.approval import (
     Answer,
     Approval,
     ApprovalId,
+    Field,
     Kind,
     Question,
     Scope,
@@ -36,7 +37,7 @@ from corral.model.budget import Scope as BudgetScope
 from corral.model.budget import Window
 from corral.model.ids import SandboxId, TenantId
 from corral.policy import approval as policy
-from corral.policy.budget import checked_cap, parse_dollars
+from corral.policy.budget import checked_cap, dollars, parse_dollars
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ class Approvals:
     async def _put(self, tenant: TenantId, sandbox: SandboxId, name: str, question: Question) -> _Open:
         """Record a question and tell whoever listens."""
         terms = self._terms()
+        question = await self._with_facts(tenant, sandbox, question)
         listeners = self._events.followers(tenant) + self._listeners()
         seconds = policy.wait_seconds(
             question.seconds, limit=terms.limit, unattended=terms.unattended, listeners=listeners
@@ -171,6 +173,17 @@ class Approvals:
         self._open[approval.id] = entered
         self._tell(approval)
         return entered
+
+    async def _with_facts(self, tenant: TenantId, sandbox: SandboxId, question: Question) -> Question:
+        """The question with what whoever answers has to know, and the sandbox does not say."""
+        if question.kind is not Kind.BUDGET:
+            return question
+        facts = []
+        for balance in await self._budgets.of_sandbox(tenant, sandbox):
+            if balance.scope is BudgetScope.SANDBOX and balance.window is Window.TOTAL:
+                cap = "none" if balance.cap is None else dollars(balance.cap)
+                facts += [Field(policy.CAP, cap), Field(policy.SPENT, dollars(balance.spent))]
+        return replace(question, detail=(*question.detail, *facts))
 
     async def _expire(self, entered: _Open) -> Answer:
         async with self._locks[entered.approval.sandbox]:

@@ -73,9 +73,7 @@ class Resolver:
         decision = self._box.decide(name, 443)
         if isinstance(decision, Denied):
             self._box.refuse("dns", decision)
-        return reply(
-            query, Rcode.NXDOMAIN, explain=f"corral: host not allowed, see http://{GATEWAY_HOST}/denials"
-        )
+        return reply(query, Rcode.NXDOMAIN, explain=f"corral: not allowed, ask: corral-ask host {name} WHY")
 
 
 def serve_udp(box: Box, resolver: Resolver, sock: socket.socket) -> None:

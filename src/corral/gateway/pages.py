@@ -19,8 +19,9 @@ WELCOME = f"""This is the gateway of a Corral sandbox. It is the only way out of
 {_BASE}/denials   what it was refused lately, and why
 {_BASE}/s/NAME    a model API; the key is on the host, the sandbox's token stands for it
 {_BASE}/git/HOST/OWNER/NAME  a git repository; git is set up here to use it for https://HOST/OWNER/NAME
+{_BASE}/ask       how to ask for more: `corral-ask host api.example.com "why"`, `corral-ask budget 5 "why"`
 
-Everything else is refused at once. To have a host allowed, ask the person who runs this sandbox.
+Everything else is refused at once, and says why. A person answers what you ask for while you wait.
 """
 
 

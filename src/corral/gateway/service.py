@@ -13,7 +13,8 @@ from aiohttp import web
 
 from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
-from corral.gateway import pages
+from corral.gateway import asking, pages
+from corral.gateway.asking import AskService
 from corral.gateway.box import Box
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
@@ -49,6 +50,7 @@ class _Served:
     forwarder: Forwarder
     models: ModelService
     git: GitService
+    asking: AskService
 
 
 class Service:
@@ -123,7 +125,7 @@ class Service:
             box, self._dialer, self._granted, lambda: self._prices, lambda: self._limits, self._reservations
         )
         git = GitService(box, self._dialer, self._granted)
-        return _Served(box, Forwarder(box, self._dialer), models, git)
+        return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
     def _granted(self, box: Box) -> Mapping[str, Credential]:
         return self._vault.granted(box)
@@ -173,6 +175,8 @@ def _own_pages(
             return await served.models.serve(request, path, query)
         if path.startswith(PREFIX):
             return await served.git.serve(request, path, query)
+        if path.startswith(asking.PATH):
+            return await served.asking.serve(request, path)
         if request.method not in ("GET", "HEAD"):
             return closing(plain(405, "Only GET is served here.", reason="method"))
         return pages.serve(served.box, path, granted(served.box))

@@ -18,6 +18,7 @@ from corral.oci.seccomp import seccomp_profile
 
 INIT = "/run/corral/init"
 SPOOL = "/run/corral/io"
+ASK = "/usr/local/bin/corral-ask"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 _CAPABILITIES = (
@@ -80,6 +81,7 @@ class BundlePaths:
     netns: Path
     sysfs: Path | None
     init: Path
+    ask: Path
     spool: Path
     ca_bundle: Path
     resolv_conf: Path
@@ -190,6 +192,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
         _sysfs(paths.sysfs, [*fixed, "ro"]),
         _mount("/run", "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=755", f"size={_RUN_SIZE}"]),
         _bind(INIT, paths.init, "nosuid", "nodev", "ro"),
+        _bind(ASK, paths.ask, "nosuid", "nodev", "ro"),
         _bind(SPOOL, paths.spool, *fixed, "rw"),
         _bind(CA_BUNDLE, paths.ca_bundle, *fixed, "ro"),
         _bind("/etc/resolv.conf", paths.resolv_conf, *fixed, "ro"),

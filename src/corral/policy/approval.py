@@ -16,6 +16,11 @@ ONCE_SECONDS = 600
 """How long a host stays open that was allowed once."""
 
 
+CAP, SPENT = "cap now", "spent"
+"""Fields of a question for money that the host adds."""
+_NOT_ASKED = frozenset({"reason", CAP, SPENT})
+
+
 def too_many(recent: Sequence[Approval], now: datetime) -> str:
     """Why a sandbox may put no further question, given its last ones; empty if it may."""
     waiting = sum(item.status is Status.PENDING for item in recent)
@@ -51,7 +56,7 @@ def _same(one: Question, other: Question) -> bool:
 
 
 def _asked(question: Question) -> list[tuple[str, str]]:
-    return [(field.name, field.text) for field in question.detail if field.name != "reason"]
+    return [(field.name, field.text) for field in question.detail if field.name not in _NOT_ASKED]
 
 
 def wait_seconds(asked: int, *, limit: int, unattended: int, listeners: int) -> int:

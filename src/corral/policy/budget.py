@@ -81,7 +81,7 @@ def parse_dollars(text: str, what: str = "budget") -> int:
         value = Decimal("NaN")
     if not value.is_finite() or value < 0 or value * 1_000_000 > MAX_CAP:
         raise InvalidInput(
-            f"{text[:40]!r} is not a {what} in US dollars", "write for example 25 or 0.50, at most 1000000000"
+            f"{text[:40]!r} is no {what} in US dollars", "write for example 25 or 0.50, at most 1000000000"
         )
     return int((value * 1_000_000).to_integral_value(ROUND_FLOOR))
 
@@ -104,6 +104,8 @@ def explain(refusal: Refusal, name: str) -> tuple[str, str]:
     target = name if refusal.scope is Scope.SANDBOX else "--tenant"
     daily = " --daily" if refusal.window is Window.DAY else ""
     hint = f"on the host, raise it: `corral budget set {target} USD{daily}`"
+    if refusal.scope is Scope.SANDBOX and refusal.window is Window.TOTAL:
+        hint = f'in the sandbox, ask for more: `corral-ask budget USD "why"`; {hint}'
     if refusal.passing:
         hint = f"wait until other calls of it have ended, or {hint}"
     if refusal.resets_at is not None:

@@ -184,6 +184,12 @@ def parse_rule(text: str) -> HostRule:
     return HostRule(_rule_host(host), tuple(sorted({_port(p.strip()) for p in ports.split(",")})))
 
 
+def rule_text(rule: HostRule) -> str:
+    """A rule as `parse_rule` reads it; the usual ports are not said."""
+    host = f"[{rule.host}]" if ":" in rule.host else rule.host
+    return host if rule == HostRule(rule.host) else f"{host}:{','.join(map(str, rule.ports))}"
+
+
 def _rule_host(text: str) -> str:
     if text == "*":
         return text
@@ -255,7 +261,10 @@ def _model_api(host: str, port: int) -> Denied:
 def how_to_allow(host: str, port: int) -> str:
     """The sentence that tells an agent whom to ask for what."""
     where = f"[{host}]:{port}" if ":" in host else host if port in (80, 443) else f"{host}:{port}"
-    return f"ask the person who runs this sandbox to allow it: `corral create --allow {where}`"
+    return (
+        f'run `corral-ask host {where} "why it is needed"` to ask the person who runs this sandbox, who can also allow it '
+        f"from the start: `corral create --allow {where}`"
+    )
 
 
 def name_allowed(policy: EgressPolicy, host: str) -> bool:

@@ -18,6 +18,7 @@ from aiohttp import web
 from corral.engine.ports import Attachment, Ledger, Listener, ListenerKind, OpenedSecret
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
+from corral.gateway.questions import OnAsk, refuse_all
 from corral.model.budget import Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
@@ -254,6 +255,7 @@ async def gateway(
     environment: dict[str, str] | None = None,
     uid: int | None = None,
     ledger: Ledger | None = None,
+    on_ask: OnAsk = refuse_all,
 ) -> AsyncIterator[Bed]:
     """A gateway process, an upstream and a client session; `ledger` takes the place of one that takes everything.
 
@@ -270,7 +272,7 @@ async def gateway(
     async with (
         Upstream().running() as upstream,
         aiohttp.ClientSession(auto_decompress=False) as http,
-        GatewayClient(ledger=ledger or own, on_audit=on_audit) as client,
+        GatewayClient(ledger=ledger or own, on_audit=on_audit, on_ask=on_ask) as client,
     ):
         command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]
         full = {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}

@@ -526,3 +526,35 @@ async def test_detaching_ends_tunnels_and_names(world: World) -> None:
     with pytest.raises(OSError) as caught:
         await world.connect(address, 443)
     assert caught.value.errno == errno.ECONNREFUSED
+
+
+async def test_a_policy_changes_under_open_connections(world: World) -> None:
+    """G-307, G-308: what is still allowed goes on, what is not is cut at once, and a further port opens."""
+    for port in (443, 9443):
+        await world.outside.serve(port, echo, tls=True)
+    kept = await world.tls(await world.address("allowed.test"), 443, "allowed.test")
+    cut = await world.tls(await world.address("other.test"), 443, "other.test")
+    with pytest.raises(ConnectionRefusedError):
+        await world.connect(await world.address("allowed.test"), 9443)
+    policy = EgressPolicy(
+        (HostRule("allowed.test", (443, 9443)), HostRule("proxied.test")),
+        (f"10.213.{os.getpid() % 250}.0/30",),
+    )
+    listeners = await world.networks.open_ports(world.sandbox, (9443,))
+    assert 9443 not in world.bed.client.ports(world.sandbox)
+    await world.bed.client.set_policy(world.sandbox, policy, listeners)
+    assert 9443 in world.bed.client.ports(world.sandbox)
+    for listener in listeners:
+        listener.sock.close()
+    assert await cut[0].read() == b""
+    kept[1].write(b"still here")
+    assert await kept[0].readexactly(10) == b"still here"
+    added = await world.tls(await world.address("allowed.test"), 9443, "allowed.test")
+    proxied = await world.tls(await world.address("proxied.test"), 443, "proxied.test")
+    assert (await world.ask("other.test")).rcode() == dns.rcode.NXDOMAIN
+    for _, writer in (kept, cut, added, proxied):
+        writer.close()
+    await world.bed.kill()
+    await world.bed.client.reattach(world.bed.spawn())
+    again = await world.tls(await world.address("allowed.test"), 9443, "allowed.test")
+    again[1].close()
