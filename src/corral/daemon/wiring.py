@@ -36,6 +36,7 @@ from corral.engine.pools import Pools
 from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
+from corral.engine.services import Services
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
 from corral.errors import CorralError
@@ -221,6 +222,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         complete=complete,
         egress_of=permissions.egress_of,
         on_claimed=processes.refresh,
+        on_up=Services(processes).start,
         on_demand=lambda spec: pools.demand(spec),
     )
     pools = Pools(

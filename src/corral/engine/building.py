@@ -116,6 +116,10 @@ class _Run:
         last = self._done[needed[-1]]
         if not last.layers:
             raise InvalidInput("the template would be empty", "copy something into it, or start from a base")
+        if last.state.config().start_command or last.state.ready:
+            self._tell("trying what it starts")
+            async with self._sandbox(tuple(last.layers), last.state.config(), starts=True):
+                pass
         self._tell("keeping the template")
         return await self._parts.templates.publish(
             self._tenant,
@@ -258,11 +262,13 @@ class _Run:
 
     @contextlib.asynccontextmanager
     async def _sandbox(
-        self, layers: tuple[LayerDigest, ...], config: TemplateConfig
+        self, layers: tuple[LayerDigest, ...], config: TemplateConfig, *, starts: bool = False
     ) -> AsyncIterator[Sandbox]:
+        """A sandbox of the build. With `starts` it is as a sandbox of the template will be, and ready once this begins."""
         sandboxes = self._parts.sandboxes
-        plain = replace(config, start_command=(), ready_command=())
-        async with self._parts.templates.hidden(self._tenant, layers, plain) as template:
+        if not starts:
+            config = replace(config, start_command=(), ready_command=())
+        async with self._parts.templates.hidden(self._tenant, layers, config) as template:
             sandbox = await sandboxes.create(
                 self._tenant,
                 CreateRequest(
@@ -270,8 +276,8 @@ class _Run:
                     name=f"build-{self._id[:8]}-{randomness.token_hex(3)}",
                     isolation=self._request.isolation,
                     limits=self._request.limits,
-                    user="root",
-                    workdir="/",
+                    user=None if starts else "root",
+                    workdir=None if starts else "/",
                     allow=self._request.allow,
                     secrets=self._request.secrets,
                     labels={"corral/build": self._request.name},

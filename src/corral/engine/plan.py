@@ -17,6 +17,7 @@ from corral.model.ids import (
     check_user,
 )
 from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
+from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template
 from corral.policy.budget import checked_cap
 from corral.policy.egress import parse_rule
@@ -35,7 +36,7 @@ class CreateRequest:
     `branch` is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in
     millionths of a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
     `repos` are git repositories that it may use, with or without the secret that opens each;
-    `push` says what it may push.
+    `push` says what it may push. `services` are started beside what the template starts.
     """
 
     template: str | None = None
@@ -61,6 +62,7 @@ class CreateRequest:
     queue_timeout: float | None = None
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
+    services: tuple[Service, ...] = ()
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -80,12 +82,22 @@ def checked(request: CreateRequest) -> CreateRequest:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
     for rule in request.allow:
         parse_rule(rule)
+    check_services(request.services)
     checked_cap(request.budget)
     if len(request.repos) > MAX_REPOS:
         raise InvalidInput(f"{len(request.repos)} repositories are too many", f"give at most {MAX_REPOS}")
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
     return request
+
+
+def check_services(services: tuple[Service, ...]) -> None:
+    """Raise InvalidInput for too many, two of one name, or one that is not valid."""
+    if len(services) > MAX_SERVICES:
+        raise InvalidInput(f"{len(services)} services are too many", f"give at most {MAX_SERVICES}")
+    names = [service.checked().name for service in services]
+    if len(set(names)) < len(names):
+        raise InvalidInput("two services have one name", "name each its own")
 
 
 def check_ttl(ttl: int | None) -> None:
@@ -172,4 +184,8 @@ def build_spec(
         repos=request.repos,
         push=request.push,
         spare=spare,
+        services=(
+            *services_of(template.config.start_command, template.config.ready_command),
+            *request.services,
+        ),
     )

@@ -18,7 +18,7 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission, QueueWish
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
-from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Store
+from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Progress, Store
 from corral.engine.registry import Registry
 from corral.engine.templates import Templates, check_free_name
 from corral.errors import Conflict, CorralError, HostError, NoCapacity, NotFound
@@ -31,6 +31,7 @@ from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import spare_name
 from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
+from corral.model.service import Service
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.tokens import token_hash
@@ -68,13 +69,14 @@ class Sandboxes:
         provision: Callable[[Sandbox, CreateRequest], Awaitable[None]],
         complete: Callable[[TenantId, CreateRequest], Awaitable[CreateRequest]],
         on_claimed: Ready,
+        on_up: Callable[[Sandbox, tuple[Service, ...], Progress | None], Awaitable[None]],
         on_demand: Callable[[SandboxSpec], None] = lambda _: None,
         egress_of: Callable[[SandboxSpec], EgressPolicy] = lambda spec: spec.egress,
     ) -> None:
         """`on_running` and `on_down` open and close the session with a guest; `on_claimed` tells the session of one that
         was a spare what it is now; `provision` fills a new sandbox (agent, repository); `complete` checks what a request
-        names outside of the engine and fills in its defaults; `on_demand` hears what is asked for, and of lost spares;
-        `egress_of` adds to a sandbox's own policy what was allowed it since."""
+        names outside of the engine and fills in its defaults; `on_up` starts services in a running sandbox; `on_demand`
+        hears what is asked for, and of lost spares; `egress_of` adds to a sandbox's own policy what was allowed it since."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -92,6 +94,7 @@ class Sandboxes:
         self._egress_of = egress_of
         self._on_claimed = on_claimed
         self._on_demand = on_demand
+        self._on_up = on_up
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
@@ -196,6 +199,7 @@ class Sandboxes:
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
                 self._supervise(spec.id)
                 await self._provision(sandbox, request)
+                await self._on_up(sandbox, spec.services, request.progress)
                 await self._registry.settle(spec.id)
             except BaseException:
                 await asyncio.shield(self._discard(spec.id))
@@ -237,6 +241,8 @@ class Sandboxes:
                 raise
             try:
                 await self._provision(sandbox, request)
+                missing = tuple(item for item in spec.services if item not in spare.spec.services)
+                await self._on_up(sandbox, missing, request.progress)
                 await self._registry.settle(spec.id)
             except BaseException:
                 await asyncio.shield(self._discard(spec.id))
@@ -271,7 +277,12 @@ class Sandboxes:
         async with self._locked(tenant, ref) as sandbox:
             advance(sandbox.state, Event.START)  # what the table excludes is not a matter of room
             async with self._place_again(sandbox):
-                return await self._start(sandbox)
+                started = await self._start(sandbox)
+        try:  # without the lock: it can be stopped while it gets ready
+            await self._on_up(started, started.spec.services, None)
+        except CorralError as error:  # it runs, and that is what was asked for
+            log.warning("sandbox %s: %s", started.spec.name, error)
+        return started
 
     async def _start(self, sandbox: Sandbox) -> Sandbox:
         await self._registry.advance(sandbox.id, Event.START)

@@ -9,6 +9,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.ids import SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
+from corral.model.service import Service
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -66,6 +67,7 @@ class SandboxSpec:
     `secrets` names the vault's secrets that its grant covers. `ttl` in seconds from creation, None for no end; it
     does not run while the sandbox is paused. `attributes` is what a surface of the API notes for itself; no secrets.
     `repos` are the git repositories that it may use, `push` the rules of its pushes.
+    `services` are started at each of its starts, after its repository has come in.
     `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
     """
 
@@ -92,6 +94,7 @@ class SandboxSpec:
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
     spare: bool = False
+    services: tuple[Service, ...] = ()
 
     @property
     def ends_at(self) -> datetime | None:

@@ -16,6 +16,7 @@ from corral.engine.ports import DriverStatus
 from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
+from corral.engine.services import Services
 from corral.engine.templates import Templates
 from corral.errors import Conflict, CorralError, DiskFull, HostError, InvalidInput, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
@@ -108,6 +109,7 @@ class World:
             provision=provision,
             complete=complete,
             on_claimed=processes.refresh,
+            on_up=Services(processes).start,
         )
 
 
