@@ -14,6 +14,7 @@ from corral.errors import InvalidInput
 from corral.model.approval import DEFAULT_LIMIT, DEFAULT_UNATTENDED, MAX_DEADLINE
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.capacity import Resource, Rules
+from corral.model.ids import check_name
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 
@@ -32,7 +33,7 @@ class Config:
     `budget`: millionths of a US dollar that a sandbox without a cap of its own may spend, None for no cap. `output`: tokens
     that a model call which sets no limit may put out. `model_calls`: calls of one sandbox that may be under way.
     `approval_limit` and `approval_unattended`: seconds that a question waits at most, and where nobody listens. `webhook`:
-    the URL that is told of approvals, empty for none. `ask_budget`: a model call that no budget covers asks for more.
+    the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     """
 
@@ -46,7 +47,7 @@ class Config:
     approval_limit: int = DEFAULT_LIMIT
     approval_unattended: int = DEFAULT_UNATTENDED
     webhook: str = ""
-    ask_budget: bool = False
+    asking: tuple[str, ...] = ()
     overcommit_memory: float | None = _RULES.overcommit[Resource.MEMORY]
     overcommit_cpus: float | None = None
     overcommit_disk: float | None = _RULES.overcommit[Resource.DISK]
@@ -108,6 +109,20 @@ def _url(value: Any) -> str:
     if not sound or not text.isprintable() or len(text) > 2000:
         raise InvalidInput("approvals.webhook is not a URL", "give https://HOST/PATH, without a user")
     return text
+
+
+def _asking(value: Any) -> tuple[str, ...]:
+    """`*` for all, `TENANT` or `TENANT/SANDBOX`; from a list, or from text with commas, `true` or `false`."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        items = [str(value).lower()]
+    named = [str(item).strip() for item in items if str(item).strip() not in ("", "false")]
+    if "true" in named or "*" in named:
+        return ("*",)
+    for item in named:
+        for part in item.split("/", 1):
+            check_name(part, "approvals.budget:")
+    return tuple(named)
 
 
 def _flag(value: Any) -> bool:
@@ -214,7 +229,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         _number("approvals.unattended", DEFAULT_UNATTENDED, MAX_DEADLINE, least=0),
     ),
     "approvals.webhook": ("webhook", _url),
-    "approvals.budget": ("ask_budget", _flag),
+    "approvals.budget": ("asking", _asking),
 }
 _NONE = (
     "overcommit.memory",

@@ -160,7 +160,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     async def configure_gateway() -> None:
         value = config.value
-        await client.set_config(networks=value.networks, model_calls=value.model_calls, output=value.output)
+        await client.set_config(
+            networks=value.networks, model_calls=value.model_calls, output=value.output, asking=value.asking
+        )
 
     await configure_gateway()
     tasks = await stack.enter_async_context(TaskOwner())

@@ -20,7 +20,7 @@ from corral.gateway.replies import closing, plain
 from corral.model.approval import Answer, Kind
 from corral.model.egress import EgressPolicy, HostRule
 from corral.policy.addresses import parse_networks, refused_class
-from corral.policy.budget import dollars, parse_dollars
+from corral.policy.budget import dollars, parse_dollars, usd_text
 from corral.policy.egress import GATEWAY_HOST, Denied, Reason, literal, parse_rule, rule_text
 from corral.wire import link
 
@@ -122,12 +122,8 @@ class AskService:
         amount = parse_dollars(what, "amount")
         if amount <= 0:
             raise InvalidInput("the amount is nothing", "say how many US dollars more, such as 5")
-        usd = f"{amount / 1_000_000:.6f}".rstrip("0").rstrip(".")
-        return _Wanted(
-            Kind.BUDGET,
-            f"spend {dollars(amount)} more on model calls: {reason}",
-            {"usd": usd, "reason": reason},
-        )
+        summary = f"spend {dollars(amount)} more on model calls: {reason}"
+        return _Wanted(Kind.BUDGET, summary, {"usd": usd_text(amount), "reason": reason})
 
     async def _put(self, request: web.BaseRequest, wanted: _Wanted) -> web.StreamResponse:
         """Ask, and say what happens meanwhile."""

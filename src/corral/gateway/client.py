@@ -92,7 +92,7 @@ class GatewayClient:
         self._kept: dict[SandboxId, _Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
-        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT)
+        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, ())
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -266,11 +266,16 @@ class GatewayClient:
         networks: Sequence[str] = (),
         model_calls: int = DEFAULT_MODEL_CALLS,
         output: int = DEFAULT_OUTPUT,
+        asking: Sequence[str] = (),
     ) -> None:
         """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, model calls
-        of one sandbox at a time, and tokens of output for a call that sets no limit.
+        of one sandbox at a time, tokens of output for a call that sets no limit, and whose model calls wait for more
+        money (`*`, `TENANT`, `TENANT/SANDBOX`).
         """
-        former, self._config = self._config, link.SetConfig(0, tuple(networks), model_calls, output)
+        former, self._config = (
+            self._config,
+            link.SetConfig(0, tuple(networks), model_calls, output, tuple(asking)),
+        )
         try:
             await self._tell(self._config)
         except InvalidInput:

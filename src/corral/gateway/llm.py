@@ -27,9 +27,10 @@ from corral.gateway.endpoints import Endpoint, endpoint, open_endpoints, refusal
 from corral.gateway.forward import continue_if_asked
 from corral.gateway.metering import Call
 from corral.gateway.pricing import PriceBook
+from corral.gateway.raising import Raising
 from corral.gateway.replies import closing, model_error, plain
 from corral.gateway.requests import Limits, Prepared, Terms, prepare
-from corral.gateway.reservations import Request, Reservations
+from corral.gateway.reservations import Request
 from corral.gateway.vault import Credential
 from corral.model.budget import Refusal
 from corral.policy.budget import explain
@@ -68,7 +69,7 @@ class ModelService:
         granted: Callable[[Box], Mapping[str, Credential]],
         prices: Callable[[], PriceBook],
         limits: Callable[[], Limits],
-        reservations: Reservations,
+        reservations: Raising,
     ) -> None:
         self._box = box
         self._dialer = dialer

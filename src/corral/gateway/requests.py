@@ -14,6 +14,7 @@ from corral.gateway.endpoints import Endpoint
 from corral.gateway.metering import Call
 from corral.gateway.pricing import MAX_MODEL, PriceBook, is_free, worst_cost
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.ids import TenantId
 from corral.model.secrets import Provider
 from corral.wire.bounds import bounds
 from corral.wire.gemini_bounds import gemini_bounds
@@ -26,10 +27,16 @@ _MAX_ALTERNATIVES = 32
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the operator allows: model calls of one sandbox under way, and tokens of output for one that sets no limit."""
+    """What the operator allows: model calls of one sandbox under way, tokens of output for one that sets no limit, and
+    whose calls wait while a person is asked for more money: `*` for all, `TENANT`, `TENANT/SANDBOX`."""
 
     model_calls: int = DEFAULT_MODEL_CALLS
     output: int = DEFAULT_OUTPUT
+    asking: frozenset[str] = frozenset()
+
+    def asks_budget(self, tenant: TenantId, sandbox: str) -> bool:
+        """Whether a call of that sandbox waits."""
+        return not self.asking.isdisjoint(("*", tenant, f"{tenant}/{sandbox}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from corral.gateway.front import Front
 from corral.gateway.git import GitService
 from corral.gateway.llm import ModelService
 from corral.gateway.pricing import PriceBook
+from corral.gateway.raising import Raising
 from corral.gateway.replies import closing, plain
 from corral.gateway.requests import Limits
 from corral.gateway.reservations import Reservations
@@ -89,7 +90,7 @@ class Service:
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
                 self._dialer.set_networks(request.networks)
-                self._limits = Limits(request.model_calls, request.output)
+                self._limits = Limits(request.model_calls, request.output, frozenset(request.asking))
             case link.Ping():
                 return
             case _:
@@ -122,7 +123,12 @@ class Service:
     def _make(self, attach: link.Attach) -> _Served:
         box = Box(attach, self._send_audit, lambda ruled: self._vault.model_hosts(attach.tenant, ruled))
         models = ModelService(
-            box, self._dialer, self._granted, lambda: self._prices, lambda: self._limits, self._reservations
+            box,
+            self._dialer,
+            self._granted,
+            lambda: self._prices,
+            lambda: self._limits,
+            Raising(box, self._reservations, self._desk, lambda: self._limits),
         )
         git = GitService(box, self._dialer, self._granted)
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))

@@ -50,7 +50,8 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that could pass a cap: the account that refuses it, and what the call might have cost."""
+    """A call that could pass a cap: the account that refuses it, and what the call might have cost. `answer`: what a
+    person said who was asked for more."""
 
     scope: Scope
     window: Window
@@ -59,6 +60,7 @@ class Refusal:
     reserved: int
     needed: int
     resets_at: datetime | None = None
+    answer: str = ""
 
     @property
     def passing(self) -> bool:

@@ -6,6 +6,7 @@ what it did not use. So however many calls run at once, together they cannot pas
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
@@ -108,6 +109,28 @@ def explain(refusal: Refusal, name: str) -> tuple[str, str]:
         hint = f'in the sandbox, ask for more: `corral-ask budget USD "why"`; {hint}'
     if refusal.passing:
         hint = f"wait until other calls of it have ended, or {hint}"
+    if refusal.answer:
+        message += f"; a person was asked for more, who answered: {refusal.answer}"
     if refusal.resets_at is not None:
         hint += f"; it starts anew at {refusal.resets_at:%Y-%m-%dT%H:%M:%SZ}"
     return message, hint
+
+
+def raise_for(refusal: Refusal) -> int | None:
+    """How much more to ask for, in millionths of a US dollar, so that the call is covered and the next ones are not asked
+    for one by one; None where more for the sandbox would not help.
+    """
+    if refusal.scope is not Scope.SANDBOX or refusal.window is not Window.TOTAL or refusal.passing:
+        return None
+    short = refusal.spent + refusal.reserved + refusal.needed - refusal.cap
+    return -(-max(short, refusal.cap // 4, 1) // 1_000_000) * 1_000_000
+
+
+def with_answer(refusal: Refusal, answer: str) -> Refusal:
+    """The refusal of a call for which a person was asked in vain."""
+    return replace(refusal, answer=answer)
+
+
+def usd_text(micro: int) -> str:
+    """Money as `parse_dollars` reads it."""
+    return f"{Decimal(micro) / 1_000_000:f}"

@@ -123,13 +123,15 @@ class SetPrices:
 class SetConfig:
     """Replace the operator's configuration: `networks` are private ranges open to every sandbox's allowed
     names; `model_calls` is how many calls of one sandbox may be under way; `output` the limit in tokens of a call
-    that sets none.
+    that sets none; `asking` is whose model calls wait while a person is asked for more money: `*`, `TENANT` or
+    `TENANT/SANDBOX`.
     """
 
     seq: int
     networks: tuple[str, ...]
     model_calls: int
     output: int
+    asking: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
