@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from corral.api import approvals, builds, catalog, files, pools, processes, sandboxes
+from corral.api import approvals, builds, catalog, files, grants, pools, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
 from corral.api.failures import handle
@@ -34,6 +34,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "pools", "description": "Sandboxes that are ready before they are asked for."},
     {"name": "builds", "description": "Making templates: from a Dockerfile or from steps."},
     {"name": "secrets", "description": "Credentials, used by the gateway on behalf of sandboxes."},
+    {"name": "grants", "description": "What sandboxes' tokens may be used for."},
     {"name": "prices", "description": "What models cost, where the price library does not know."},
     {"name": "budgets", "description": "What model calls may cost."},
     {"name": "approvals", "description": "Questions of sandboxes to a person."},
@@ -59,7 +60,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (processes, sandboxes, files, catalog, approvals, pools, builds):
+    for module in (processes, sandboxes, files, catalog, grants, approvals, pools, builds):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

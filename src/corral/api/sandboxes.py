@@ -13,6 +13,7 @@ from corral.api import shapes
 from corral.api.bodies import streamed
 from corral.api.context import CallerDep, RefPath
 from corral.api.failures import documented
+from corral.api.grants import model_rules
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
@@ -57,6 +58,8 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         queue=body.queue,
         queue_timeout=body.queue_timeout,
         repos=tuple(parse_repo(text) for text in body.git_repos),
+        models=model_rules(body.models, body.aliases),
+        expires=body.expires,
         progress=progress,
     )
 

@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("corral.cli.work:diff", "Show what changed in a sandbox's repository."),
     "pull": ("corral.cli.work:pull", "Fetch a sandbox's commits into your clone."),
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
+    "grant": ("corral.cli.grants:grant", "Show and change what sandboxes' tokens may be used for."),
     "budget": ("corral.cli.budgets:budget", "Show and set what sandboxes may spend."),
     "denials": ("corral.cli.work:denials", "Show what a sandbox was refused."),
     "approvals": ("corral.cli.approvals:approvals", "Show what sandboxes ask for."),

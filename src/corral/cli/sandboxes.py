@@ -10,6 +10,7 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.budgets import budget_line
+from corral.cli.grants import patterns
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
 from corral.cli.values import (
     Dollars,
@@ -19,6 +20,7 @@ from corral.cli.values import (
     force_option,
     json_option,
     labels,
+    pairs,
     variables,
 )
 from corral.errors import CorralError, InvalidInput, NotFound
@@ -73,6 +75,15 @@ def create_options(command: F) -> F:
         click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
         click.option("--queue", is_flag=True, help="Wait in a fair queue if the host has no room for it."),
         click.option("--queue-timeout", type=Duration(), help="Wait that long at most. Default: no end."),
+        click.option(
+            "--models", multiple=True, metavar="PATTERN", help="Models that it may use. Default: the host's."
+        ),
+        click.option(
+            "--alias", multiple=True, metavar="ASKED=SENT", help="Send one model where another is asked for."
+        ),
+        click.option(
+            "--expires", type=Duration(), help="When its secrets and hosts end, such as 8h. Default: never."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -101,6 +112,9 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "queue": values["queue"] or values["queue_timeout"] is not None,
         "queue_timeout": None if values["queue_timeout"] is None else max(1, int(values["queue_timeout"])),
         "git_repos": values["git_repo"],
+        "models": patterns(values["models"]),
+        "aliases": pairs(values["alias"], "an alias") or None,
+        "expires": None if values["expires"] is None else max(1, int(values["expires"])),
     }
 
 

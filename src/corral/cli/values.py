@@ -71,6 +71,17 @@ def variables(items: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def pairs(items: Iterable[str], what: str) -> dict[str, str]:
+    """`LEFT=RIGHT`, both given. Raises InvalidInput."""
+    found = {}
+    for item in items:
+        left, _, right = item.partition("=")
+        if not left or not right:
+            raise InvalidInput(f"{item[:80]!r} is not {what}", "write LEFT=RIGHT")
+        found[left] = right
+    return found
+
+
 def labels(items: Iterable[str]) -> dict[str, str]:
     """`KEY=VALUE`, or `KEY` for an empty value."""
     return {key: value for key, _, value in (item.partition("=") for item in items)}

@@ -14,9 +14,11 @@ from corral.errors import InvalidInput
 from corral.model.approval import DEFAULT_LIMIT, DEFAULT_UNATTENDED, MAX_DEADLINE
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.capacity import Resource, Rules
+from corral.model.grants import ModelRules
 from corral.model.ids import check_name
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
+from corral.policy.models import checked_rules, parse_alias
 
 _RULES = Rules()
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
@@ -35,6 +37,7 @@ class Config:
     `approval_limit` and `approval_unattended`: seconds that a question waits at most, and where nobody listens. `webhook`:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
+    `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
     """
 
     networks: tuple[str, ...] = ()
@@ -73,6 +76,9 @@ class Config:
             self.tenant_sandboxes,
             self.tenant_memory,
         )
+
+    models: tuple[str, ...] = ("*",)
+    aliases: tuple[str, ...] = ()
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -204,6 +210,23 @@ def _or_none(value: Any) -> Any:
     return "none" if value is None else value
 
 
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise InvalidInput(f"{name} is not a list", "give texts, separated by commas")
+    return tuple(str(item).strip() for item in items if str(item).strip())
+
+
+def _models(value: Any) -> tuple[str, ...]:
+    return checked_rules(ModelRules(_texts("models.allow", value) or ("*",))).allow
+
+
+def _aliases(value: Any) -> tuple[str, ...]:
+    found = _texts("models.aliases", value)
+    checked_rules(ModelRules(aliases=tuple(map(parse_alias, found))))
+    return found
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
@@ -211,6 +234,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "store.unlimited": ("unlimited_disk", _flag),
     "budget.sandbox": ("budget", _budget),
     "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),
+    "models.allow": ("models", _models),
+    "models.aliases": ("aliases", _aliases),
     "limits.calls": ("model_calls", _number("limits.calls", DEFAULT_MODEL_CALLS, 1024)),
     "overcommit.memory": (
         "overcommit_memory",

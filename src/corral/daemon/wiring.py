@@ -30,6 +30,7 @@ from corral.engine.building import Builder
 from corral.engine.builds import Builds
 from corral.engine.engine import Engine
 from corral.engine.events import Events
+from corral.engine.grants import Grants
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
 from corral.engine.pools import Pools
@@ -44,10 +45,12 @@ from corral.gateway.client import GatewayClient
 from corral.host.capacity import room
 from corral.host.tasks import TaskOwner
 from corral.model.capacity import Room
+from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.network.networks import Networks
+from corral.policy.models import parse_alias
 from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
@@ -161,7 +164,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def configure_gateway() -> None:
         value = config.value
         await client.set_config(
-            networks=value.networks, model_calls=value.model_calls, output=value.output, asking=value.asking
+            networks=value.networks,
+            model_calls=value.model_calls,
+            output=value.output,
+            asking=value.asking,
+            models=ModelRules(value.models, tuple(map(parse_alias, value.aliases))),
         )
 
     await configure_gateway()
@@ -283,6 +290,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         prices=Prices(store, client),
         budgets=budgets,
         approvals=approvals,
+        grants=Grants(store, client, registry, secrets, clock),
         agents=agents,
         repos=repos,
         driver=driver,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from corral.engine.approvals import Approvals
 from corral.engine.budgets import Budgets
 from corral.engine.builds import Builds
+from corral.engine.grants import Grants
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
@@ -60,6 +61,7 @@ class Engine:
     prices: Prices
     budgets: Budgets
     approvals: Approvals
+    grants: Grants
     agents: Agents
     repos: Repositories
     driver: Driver

@@ -7,6 +7,7 @@ from corral.engine.ports import Progress
 from corral.errors import InvalidInput, Unsupported
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import PushPolicy, RepoGrant
+from corral.model.grants import ModelRules
 from corral.model.ids import (
     SandboxId,
     TenantId,
@@ -21,10 +22,12 @@ from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template
 from corral.policy.budget import checked_cap
 from corral.policy.egress import parse_rule
+from corral.policy.models import checked_rules
 from corral.policy.repos import MAX_REPOS
 
 MAX_TTL = 365 * 24 * 3600
 MAX_ALLOW = 256
+MAX_EXPIRY = 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class CreateRequest:
     millionths of a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
     `repos` are git repositories that it may use, with or without the secret that opens each;
     `push` says what it may push. `services` are started beside what the template starts.
+    Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
     """
 
     template: str | None = None
@@ -63,6 +67,8 @@ class CreateRequest:
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
     services: tuple[Service, ...] = ()
+    models: ModelRules = field(default_factory=ModelRules)
+    expires: int | None = None
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -86,6 +92,8 @@ def checked(request: CreateRequest) -> CreateRequest:
     checked_cap(request.budget)
     if len(request.repos) > MAX_REPOS:
         raise InvalidInput(f"{len(request.repos)} repositories are too many", f"give at most {MAX_REPOS}")
+    checked_rules(request.models)
+    checked_expiry(request.expires)
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
     return request
@@ -98,6 +106,15 @@ def check_services(services: tuple[Service, ...]) -> None:
     names = [service.checked().name for service in services]
     if len(set(names)) < len(names):
         raise InvalidInput("two services have one name", "name each its own")
+
+
+def checked_expiry(seconds: int | None) -> int | None:
+    """Itself, or InvalidInput for a grant's end out of 1 second to 365 days."""
+    if seconds is not None and not 1 <= seconds <= MAX_EXPIRY:
+        raise InvalidInput(
+            f"an expiry of {seconds} seconds is out of range", f"use 1 to {MAX_EXPIRY} seconds"
+        )
+    return seconds
 
 
 def check_ttl(ttl: int | None) -> None:

@@ -346,8 +346,7 @@ class Attachment:
     sandbox: SandboxId
     tenant: TenantId
     name: str
-    token_hash: str
-    secrets: tuple[str, ...]
+    grant: Grant
     egress: EgressPolicy
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
@@ -393,8 +392,11 @@ class Gateway(Protocol):
         """Change what an attached sandbox may reach, from its next request on, and serve it on further sockets. Its
         connections go on, but for those to what it may no longer reach. Nothing happens to one that is not attached."""
 
+    async def regrant(self, grant: Grant) -> None:
+        """Replace a sandbox's grant; what it no longer covers is cut within a second. Idempotent."""
+
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
-        """Replace all secrets that the gateway holds."""
+        """Replace all secrets that the gateway holds; calls that use one which is gone are cut."""
 
     async def set_prices(self, prices: "Sequence[ModelPrice]") -> None:
         """Replace all operator's prices."""
@@ -445,6 +447,12 @@ class Store(Protocol):
 
     async def grant_of(self, sandbox: SandboxId) -> Grant:
         """The sandbox's grant. Raises NotFound."""
+
+    async def grants(self, tenant: TenantId) -> list[Grant]:
+        """Those of all of a tenant's sandboxes."""
+
+    async def set_grant(self, grant: Grant) -> None:
+        """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
 
     async def add_template(self, template: Template) -> None:
         """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers)."""

@@ -10,6 +10,7 @@ import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from coolname import generate_slug
@@ -190,7 +191,7 @@ class Sandboxes:
 
     async def _build(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:
         async with self._registry.lock(spec.id):
-            grant = await self._admit(spec)
+            grant = await self._admit(spec, request)
             try:
                 if request.budget is not None:
                     await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
@@ -223,7 +224,7 @@ class Sandboxes:
         async with self._registry.lock(spare.id):
             if self._registry.get(spare.id) is not spare:
                 return None
-            grant = await self._new_grant(spec)
+            grant = await self._new_grant(spec, request)
             creating = spare.with_state(advance(spare.state, Event.CLAIM), self._clock.now())
             await self._registry.claim(replace(creating, spec=spec), grant)
             try:
@@ -287,6 +288,7 @@ class Sandboxes:
     async def _start(self, sandbox: Sandbox) -> Sandbox:
         await self._registry.advance(sandbox.id, Event.START)
         try:
+            await self._renew(sandbox.id)
             await self._bring_up(sandbox.spec, await self._store.template(sandbox.spec.template))
         except BaseException as error:
             await asyncio.shield(self._failed_start(sandbox.id, str(error)))
@@ -462,21 +464,32 @@ class Sandboxes:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    async def _admit(self, spec: SandboxSpec) -> Grant:
-        grant = await self._new_grant(spec)
+    async def _admit(self, spec: SandboxSpec, request: CreateRequest) -> Grant:
+        grant = await self._new_grant(spec, request)
         self._activity.touch(spec.id)
         await self._registry.add(Sandbox(spec, State.CREATING, grant.created_at), grant)
         return grant
 
-    async def _new_grant(self, spec: SandboxSpec) -> Grant:
-        id = GrantId(randomness.token_hex(16))
-        token = await self._store.derive_token(id)
-        return Grant(id, spec.tenant, spec.id, token_hash(token.reveal()), spec.secrets, self._clock.now())
+    async def _new_grant(self, spec: SandboxSpec, request: CreateRequest) -> Grant:
+        id, hashed = await self._new_token()
+        now = self._clock.now()
+        ends = None if request.expires is None else now + timedelta(seconds=request.expires)
+        return Grant(id, spec.tenant, spec.id, hashed, spec.secrets, now, request.models, ends)
 
     def _place_again(self, sandbox: Sandbox) -> AbstractAsyncContextManager[None]:
         """Room for one that is known to run again."""
         spec = sandbox.spec
         return self.admission.place(spec.id, spec.tenant, spec.limits, name=spec.name)
+
+    async def _renew(self, sandbox: SandboxId) -> None:
+        """A token of its own for each run of a sandbox: that of the last one is dead (G-15)."""
+        id, hashed = await self._new_token()
+        old = await self._store.grant_of(sandbox)
+        await self._store.set_grant(replace(old, id=id, token_hash=hashed, former_hash="", former_until=None))
+
+    async def _new_token(self) -> tuple[GrantId, str]:
+        id = GrantId(randomness.token_hex(16))
+        return id, token_hash((await self._store.derive_token(id)).reveal())
 
     async def _bring_up(self, spec: SandboxSpec, template: Template, grant: Grant | None = None) -> None:
         async with self._starting:
@@ -566,8 +579,7 @@ def _attachment(spec: SandboxSpec, grant: Grant, egress: EgressPolicy) -> Attach
         spec.id,
         spec.tenant,
         spec.name,
-        grant.token_hash,
-        spec.secrets,
+        grant,
         egress,
         spec.repos,
         spec.push,

@@ -7,18 +7,21 @@ came in on belongs to one box, and that is its identity (G-10, G-19).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Container, Coroutine
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
+
+from aiohttp import web
 
 from corral.errors import NoCapacity
 from corral.gateway.audit import AuditTrail, Denial, TokenBucket
 from corral.gateway.names import NameTable
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
-from corral.policy.egress import Allowed, Decision, Denied, decide
+from corral.policy.egress import Allowed, Decision, Denied, Reason, decide
 from corral.policy.tokens import token_matches
-from corral.wire.link import Attach, AuditRecord
+from corral.wire.link import Attach, AuditRecord, GrantSpec
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ MAX_BUFFERED = 256 * 1024 * 1024
 """Bytes of request bodies held at a time."""
 _BAD_TOKEN_RATE, _BAD_TOKEN_BURST = 0.5, 20
 _LOOKUPS = 8
+_LOOK_AGAIN = 1.0
 
 
 class Box:
@@ -42,7 +46,6 @@ class Box:
         self.id: SandboxId = attach.sandbox
         self.tenant: TenantId = attach.tenant
         self.name = attach.name
-        self.secrets = frozenset(attach.secrets)
         self.policy: EgressPolicy = attach.egress
         self.repos = attach.repos
         self.push = attach.push
@@ -53,20 +56,60 @@ class Box:
         self.model_calls = 0
         self.buffered = 0
         self.closed = asyncio.Event()
-        self._token_hash = attach.token_hash
         self._model_hosts = model_hosts
         self._ruled = _hosts(attach.egress)
+        self._expiry: asyncio.TimerHandle | None = None
         self._transports: set[asyncio.BaseTransport] = set()
         self._bound: dict[asyncio.BaseTransport, tuple[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_close: list[Callable[[], None]] = []
+        self._uses: dict[int, tuple[str, web.BaseRequest]] = {}
+        self.set_grant(attach.grant)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What its grant covers; nothing once that is over."""
+        return frozenset() if self.grant_over() else frozenset(self.grant.secrets)
+
+    def set_grant(self, grant: GrantSpec) -> None:
+        """Go by another grant from now on. One that is over cuts all that the sandbox has open (G-18, G-333)."""
+        self.grant = grant
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self.grant_over():
+            self._cut()
+        elif grant.expires_at is not None:
+            left = (grant.expires_at - datetime.now(UTC)).total_seconds()
+            # A clock that was set meanwhile must not put the end off by more than this.
+            self._expiry = asyncio.get_running_loop().call_later(
+                min(left, _LOOK_AGAIN), self.set_grant, grant
+            )
+
+    def grant_over(self) -> str:
+        """Why the grant covers nothing: `revoked` or `expired`; empty while it holds."""
+        if self.grant.revoked:
+            return "revoked"
+        ends = self.grant.expires_at
+        return "expired" if ends is not None and datetime.now(UTC) >= ends else ""
 
     def has_token(self, token: str) -> bool:
-        """Whether `token` is the one of this sandbox's grant, compared in constant time (G-16, G-19)."""
-        return token_matches(token, self._token_hash)
+        """Whether `token` is the one of this sandbox's grant, compared in constant time (G-16, G-19).
+
+        The one before it is good for the time of overlap (G-21).
+        """
+        if token_matches(token, self.grant.token_hash):
+            return True
+        until = self.grant.former_until
+        overlaps = until is not None and datetime.now(UTC) < until
+        return overlaps and token_matches(token, self.grant.former_hash)
 
     def decide(self, host: str, port: int) -> Decision:
         """What the policy says to a canonical host and port."""
+        if over := self.grant_over():
+            return Denied(
+                host, port, Reason.GRANT, f"this sandbox's grant is {over}", how_to_renew(self.name)
+            )
         return decide(self.policy, host, port, self._model_hosts(self._ruled))
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
@@ -97,6 +140,22 @@ class Box:
             if isinstance(self.decide(host, port), Denied):
                 cast(asyncio.Transport, transport).abort()
 
+    @asynccontextmanager
+    async def using(self, secret: str, request: web.BaseRequest) -> AsyncIterator[None]:
+        """While it is entered, the request's connection is cut once the secret is not covered any more (G-333)."""
+        self._uses[id(request)] = (secret, request)
+        try:
+            yield
+        finally:
+            del self._uses[id(request)]
+
+    def cut_uncovered(self, covered: Container[str]) -> None:
+        """Cut what uses a secret that is not among those covered."""
+        for secret, request in list(self._uses.values()):
+            if secret not in covered and request.transport is not None:
+                self.note("llm", "cut", secret=secret, reason="secret-revoked")
+                request.transport.abort()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""
         task = asyncio.get_running_loop().create_task(_logged(work))
@@ -110,9 +169,14 @@ class Box:
     def close(self) -> None:
         """Stop listening, cut connections, cancel work. Idempotent."""
         self.closed.set()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for callback in self._on_close:
             callback()
         self._on_close.clear()
+        self._cut()
+
+    def _cut(self) -> None:
         for transport in list(self._transports):
             cast(asyncio.Transport, transport).abort()
         for task in list(self._tasks):
@@ -169,6 +233,11 @@ class Box:
 def _hosts(policy: EgressPolicy) -> frozenset[str]:
     """The hosts that rules name."""
     return frozenset(rule.host for rule in policy.rules)
+
+
+def how_to_renew(name: str) -> str:
+    """What a person can do about a grant that is over."""
+    return f"on the host, renew it: `corral grant renew {name}`"
 
 
 async def _logged(work: Coroutine[Any, Any, None]) -> None:

@@ -24,6 +24,7 @@ from corral.gateway.channel import Channel
 from corral.gateway.questions import OnAsk, Questions, refuse_all
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.egress import EgressPolicy
+from corral.model.grants import Grant, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.wire import link
 
@@ -37,7 +38,14 @@ _MAX_WAITING = 10_000
 
 
 Order = (
-    link.Attach | link.Detach | link.SetPolicy | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+    link.Attach
+    | link.Detach
+    | link.Regrant
+    | link.SetPolicy
+    | link.SetSecrets
+    | link.SetPrices
+    | link.SetConfig
+    | link.Ping
 )
 
 
@@ -56,9 +64,7 @@ class _Kept:
     def message(self, seq: int) -> link.Attach:
         a = self.attachment
         specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
-        return link.Attach(
-            seq, a.sandbox, a.tenant, a.name, a.token_hash, a.secrets, a.egress, a.repos, a.push, specs
-        )
+        return link.Attach(seq, a.sandbox, a.tenant, a.name, _spec(a.grant), a.egress, a.repos, a.push, specs)
 
     def close(self) -> None:
         for listener in self.listeners:
@@ -92,7 +98,7 @@ class GatewayClient:
         self._kept: dict[SandboxId, _Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
-        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, ())
+        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -240,6 +246,14 @@ class GatewayClient:
             message = link.SetPolicy(0, sandbox, egress, specs)
             await self._call(channel, message, [listener.sock.fileno() for listener in own])
 
+    async def regrant(self, grant: Grant) -> None:
+        """Replace a sandbox's grant. See `ports.Gateway`; one that is not served gets it when it is."""
+        kept = self._kept.get(grant.sandbox)
+        if kept is None:
+            return
+        kept.attachment = replace(kept.attachment, grant=grant)
+        await self._tell(link.Regrant(0, grant.sandbox, _spec(grant)))
+
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
         base URL that is none, having changed nothing.
@@ -267,14 +281,16 @@ class GatewayClient:
         model_calls: int = DEFAULT_MODEL_CALLS,
         output: int = DEFAULT_OUTPUT,
         asking: Sequence[str] = (),
+        models: ModelRules | None = None,
     ) -> None:
         """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, model calls
         of one sandbox at a time, tokens of output for a call that sets no limit, and whose model calls wait for more
-        money (`*`, `TENANT`, `TENANT/SANDBOX`).
+        money (`*`, `TENANT`, `TENANT/SANDBOX`); and models for all sandboxes.
         """
+        rules = models or ModelRules()
         former, self._config = (
             self._config,
-            link.SetConfig(0, tuple(networks), model_calls, output, tuple(asking)),
+            link.SetConfig(0, tuple(networks), model_calls, output, tuple(asking), rules),
         )
         try:
             await self._tell(self._config)
@@ -418,6 +434,18 @@ def too_many(sockets: int) -> InvalidInput:
     return InvalidInput(
         f"{sockets} listening sockets are too many",
         f"let the policy's rules name at most {link.MAX_LISTENERS - 4} different ports",
+    )
+
+
+def _spec(grant: Grant) -> link.GrantSpec:
+    return link.GrantSpec(
+        grant.token_hash,
+        grant.secrets,
+        grant.models,
+        grant.expires_at,
+        grant.former_hash,
+        grant.former_until,
+        grant.revoked_at is not None,
     )
 
 

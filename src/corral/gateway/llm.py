@@ -102,7 +102,7 @@ class ModelService:
             return closing(plain(403, text, reason="no-such-secret"))
         spec = credential.spec
         try:
-            async with self._in_flight():
+            async with self._in_flight(), self._box.using(name, request):
                 return await self._call(request, credential, rest, query)
         except _RefusedError as refused:
             self._box.note(
@@ -153,7 +153,7 @@ class ModelService:
             prepared = await self._prepare(request, spec, wanted, buffered)
             headers = _headers(request, spec, wanted)
             number = 0 if prepared.call is None else await self._reserve(prepared.call)
-            return await self._send(request, credential, wanted, query, prepared, headers, number)
+            return await self._send(request, credential, query, prepared, headers, number)
 
     def _authenticate(self, request: web.BaseRequest, query: str) -> None:
         """The token of this sandbox, and nothing that contradicts it (G-19, G-24, G-176, G-177)."""
@@ -170,7 +170,7 @@ class ModelService:
         self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: "_Buffered"
     ) -> Prepared:
         if not wanted.has_body:
-            return Prepared(b"")
+            return Prepared(wanted, b"")
         try:
             coding = _coding(request)
             await continue_if_asked(request, CIMultiDict(request.headers))
@@ -213,7 +213,6 @@ class ModelService:
         self,
         request: web.BaseRequest,
         credential: Credential,
-        wanted: Endpoint,
         query: str,
         prepared: Prepared,
         headers: CIMultiDict[str],
@@ -225,12 +224,12 @@ class ModelService:
             self._box,
             credential,
             prepared.call,
-            wanted,
+            prepared.wanted,
             streamed=prepared.streamed,
             strip_usage=prepared.strip_usage,
         )
         try:
-            return await self._exchange(request, answer, spec, wanted, query, prepared.data, headers)
+            return await self._exchange(request, answer, spec, query, prepared, headers)
         finally:
             usage = answer.settle(self._prices())
             if usage is not None:
@@ -243,11 +242,11 @@ class ModelService:
         request: web.BaseRequest,
         answer: Answer,
         spec: SecretSpec,
-        wanted: Endpoint,
         query: str,
-        data: bytes,
+        prepared: Prepared,
         headers: CIMultiDict[str],
     ) -> web.StreamResponse:
+        wanted, data = prepared.wanted, prepared.data
         url = URL(upstream_url(spec.provider, spec.base_url, wanted, query), encoded=True)
         proxy = self._dialer.proxies.find(url.scheme, url.host or "", url.port or 0)
         for_proxy, for_tunnel = proxy.credentials(url.scheme) if proxy is not None else ({}, {})

@@ -105,6 +105,7 @@ class Process:
                     link.Attach()
                     | link.Detach()
                     | link.SetPolicy()
+                    | link.Regrant()
                     | link.SetSecrets()
                     | link.SetPrices()
                     | link.SetConfig()

@@ -21,6 +21,7 @@ from genai_prices.types import Provider as LibraryProvider
 
 from corral.errors import Forbidden
 from corral.model.secrets import Provider
+from corral.policy.models import segments
 from corral.wire.bounds import Bounds
 from corral.wire.link import PriceSpec, SecretSpec
 from corral.wire.usage import Counts
@@ -242,6 +243,20 @@ class PriceBook:
             f"`corral price set {secret.name} --model {model[:80]} --input X --output Y`",
         )
 
+    def newest(self, secret: SecretSpec, family: str, model: str) -> str:
+        """The newest model of a family (`haiku`) that has a price at a secret's endpoint. Raises Forbidden.
+
+        `model` is the one in whose place it is sent.
+        """
+        by_url = _provider_by_url(secret.base_url)
+        found = _newest(by_url.id if by_url is not None else _library_id(secret.provider), family)
+        if not found:
+            raise Forbidden(
+                f"no model of the family {family!r} is known, to be sent in place of {model[:80]!r}",
+                "on the host, give the alias a whole name: `corral grant set NAME --alias ASKED=MODEL`",
+            )
+        return found
+
     def known(self, secret: SecretSpec, model: str) -> Price | None:
         """The price of a model if it is known by itself."""
         spec = self._operator.get((secret.name, model)) or self._operator.get((secret.name, "*"))
@@ -253,6 +268,20 @@ class PriceBook:
         if found is None and secret.provider is Provider.OPENROUTER:
             found = _find(known, _SUFFIX.sub("", model))
         return found
+
+
+@lru_cache(maxsize=256)
+def _newest(provider_id: str, family: str) -> str:
+    """The model of a family with the highest version, or an empty text."""
+    provider = _provider_by_id(provider_id)
+    models = provider.models if provider is not None else []
+    of_it = [model.id for model in models if family in segments(model.id) and _find(provider_id, model.id)]
+    return max(of_it, key=_version, default="")
+
+
+def _version(model: str) -> tuple[int, ...]:
+    """The numbers in a model's name, without dates."""
+    return tuple(int(part) for part in segments(model) if part.isdecimal() and len(part) < 4)
 
 
 def _library_id(provider: Provider) -> str:

@@ -3,19 +3,21 @@ changed in it so that it can be metered. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from corral.errors import Forbidden, InvalidInput
 from corral.gateway import body
 from corral.gateway.box import Box
-from corral.gateway.endpoints import Endpoint
+from corral.gateway.endpoints import Endpoint, with_model
 from corral.gateway.metering import Call
 from corral.gateway.pricing import MAX_MODEL, PriceBook, is_free, worst_cost
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.model.grants import ModelRules
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider
+from corral.policy.models import resolve
 from corral.wire.bounds import bounds
 from corral.wire.gemini_bounds import gemini_bounds
 from corral.wire.link import SecretSpec
@@ -28,11 +30,13 @@ _MAX_ALTERNATIVES = 32
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the operator allows: model calls of one sandbox under way, tokens of output for one that sets no limit, and
-    whose calls wait while a person is asked for more money: `*` for all, `TENANT`, `TENANT/SANDBOX`."""
+    whose calls wait while a person is asked for more money: `*` for all, `TENANT`, `TENANT/SANDBOX`; and models.
+    """
 
     model_calls: int = DEFAULT_MODEL_CALLS
     output: int = DEFAULT_OUTPUT
     asking: frozenset[str] = frozenset()
+    models: ModelRules = field(default_factory=ModelRules)
 
     def asks_budget(self, tenant: TenantId, sandbox: str) -> bool:
         """Whether a call of that sandbox waits."""
@@ -41,8 +45,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request body that is ready to be sent, and what is known of it. `call` is None where nothing is metered."""
+    """A request that is ready to be sent, and what is known of it. `call` is None where nothing is metered."""
 
+    wanted: Endpoint
     data: bytes
     call: Call | None = None
     streamed: bool = False
@@ -67,11 +72,10 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
     """The body with its model priced and its cost bounded. Raises Forbidden for what has no price or cannot be metered,
     InvalidInput for what is malformed.
     """
+    wanted, value, asked = _resolved(terms, wanted, parsed.value)
     if wanted.api is None:
-        return Prepared(data)
-    value = parsed.value
+        return Prepared(wanted, with_fields(parsed.text, parsed.value, asked).encode() if asked else data)
     model = wanted.model or _model(value.get("model"))
-    _refuse_presets(terms.secret, model, value)
     prices = [terms.prices.price(terms.secret, name) for name in (model, *_alternatives(value))]
     free = all(is_free(price, terms.at) for price in prices)
     within = gemini_bounds if wanted.api in (Api.GEMINI, Api.GEMINI_EMBEDDINGS) else bounds
@@ -85,11 +89,11 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
     )
     streamed = wanted.streams or value.get("stream") is True
     option = usage_option(value) if streamed and wanted.api is Api.OPENAI_CHAT else {}
-    asked = {**changes, **option}
+    asked = {**asked, **changes, **option}
     if terms.secret.provider is Provider.OPENROUTER and wanted.api is Api.OPENAI_CHAT:
         asked["usage"] = {"include": True}
     if asked:
-        data = with_fields(parsed.text, value, asked).encode()
+        data = with_fields(parsed.text, parsed.value, asked).encode()
     call = Call(
         terms.box,
         terms.secret,
@@ -101,7 +105,47 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
         terms.at,
         None if free else found.output,
     )
-    return Prepared(data, call, streamed, bool(option))
+    return Prepared(wanted, data, call, streamed, bool(option))
+
+
+def _resolved(
+    terms: Terms, wanted: Endpoint, value: Mapping[str, Any]
+) -> tuple[Endpoint, Mapping[str, Any], dict[str, Any]]:
+    """The endpoint and the request with the models that run, and what is changed in the request for that."""
+
+    def run(asked: str) -> str:
+        return resolve(
+            (terms.box.grant.models, terms.limits.models),
+            asked,
+            lambda family, model: terms.prices.newest(terms.secret, family, model),
+            terms.box.name,
+        )
+
+    if wanted.model:
+        return _resolved_path(wanted, value, run(wanted.model))
+    if wanted.api is None and "model" not in value:
+        return wanted, value, {}
+    model = _model(value.get("model"))
+    _refuse_presets(terms.secret, model, value)
+    changed: dict[str, Any] = {}
+    if (sent := run(model)) != model:
+        changed["model"] = sent
+    others = _alternatives(value)
+    if (sent_others := [run(other) for other in others]) != others:
+        changed["models"] = sent_others
+    return wanted, {**value, **changed}, changed
+
+
+def _resolved_path(
+    wanted: Endpoint, value: Mapping[str, Any], sent: str
+) -> tuple[Endpoint, Mapping[str, Any], dict[str, Any]]:
+    """As `_resolved`, where the path names the model."""
+    if "model" not in value or sent == wanted.model:
+        return with_model(wanted, sent), value, {}
+    if value["model"] not in (wanted.model, f"models/{wanted.model}"):
+        raise InvalidInput("`model` differs from the model in the path", "leave it out of the body")
+    changed = {"model": f"models/{sent}"}
+    return with_model(wanted, sent), {**value, **changed}, changed
 
 
 def _model(value: object) -> str:

@@ -15,7 +15,7 @@ from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
 from corral.gateway import asking, pages
 from corral.gateway.asking import AskService
-from corral.gateway.box import Box
+from corral.gateway.box import Box, how_to_renew
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
 from corral.gateway.dns import Resolver, TcpResolver, serve_udp
@@ -39,7 +39,14 @@ from corral.wire import link
 _BACKLOG = 1024
 
 Request = (
-    link.Attach | link.Detach | link.SetPolicy | link.SetSecrets | link.SetPrices | link.SetConfig | link.Ping
+    link.Attach
+    | link.Detach
+    | link.Regrant
+    | link.SetPolicy
+    | link.SetSecrets
+    | link.SetPrices
+    | link.SetConfig
+    | link.Ping
 )
 
 
@@ -84,13 +91,19 @@ class Service:
                 await self._detach(request.sandbox)
             case link.SetPolicy():
                 await self._set_policy(request, [socket.socket(fileno=fd) for fd in fds])
+            case link.Regrant():
+                self._regrant(request.sandbox, request.grant)
             case link.SetSecrets():
                 self._vault = Vault(request.secrets)
+                for served in self._served.values():
+                    served.box.cut_uncovered(self._granted(served.box))
             case link.SetPrices():
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
                 self._dialer.set_networks(request.networks)
-                self._limits = Limits(request.model_calls, request.output, frozenset(request.asking))
+                self._limits = Limits(
+                    request.model_calls, request.output, frozenset(request.asking), request.models
+                )
             case link.Ping():
                 return
             case _:
@@ -100,6 +113,12 @@ class Service:
         """Stop serving everybody."""
         for sandbox in list(self._served):
             await self._detach(sandbox)
+
+    def _regrant(self, sandbox: SandboxId, grant: link.GrantSpec) -> None:
+        served = self._served.get(sandbox)
+        if served is not None:
+            served.box.set_grant(grant)
+            served.box.cut_uncovered(self._granted(served.box))
 
     async def _attach(self, attach: link.Attach, sockets: list[socket.socket]) -> None:
         kinds = _checked(attach, sockets)
@@ -177,6 +196,8 @@ def _own_pages(
 
     async def serve(request: web.BaseRequest, _address: str, _port: int) -> web.StreamResponse:
         path, _, query = request.raw_path.partition("?")
+        if path.startswith(("/s/", PREFIX)) and (over := served.box.grant_over()):
+            return _over(served.box, over, request.method, path)
         if path.startswith("/s/"):
             return await served.models.serve(request, path, query)
         if path.startswith(PREFIX):
@@ -201,6 +222,13 @@ def _checked(request: link.Attach | link.SetPolicy, sockets: list[socket.socket]
             sock.close()
         raise error if isinstance(error, CorralError) else _unknown_kind() from None
     return kinds
+
+
+def _over(box: Box, over: str, method: str, path: str) -> web.StreamResponse:
+    """The refusal of all that a grant would cover."""
+    box.note("grant", "denied", method=method, path=path, reason=f"grant-{over}")
+    text = f"This sandbox's grant is {over}. To go on, {how_to_renew(box.name)}"
+    return closing(plain(403, text, reason=f"grant-{over}"))
 
 
 def _unknown_kind() -> InvalidInput:

@@ -1,9 +1,25 @@
 """What a sandbox's token may be used for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from corral.model.ids import GrantId, SandboxId, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A model that is sent where another is asked for: a name, a pattern with `*`, or a family's word (`opus`)."""
+
+    asked: str
+    sent: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """Which models may run, as names or patterns with `*`, and which take the place of others."""
+
+    allow: tuple[str, ...] = ("*",)
+    aliases: tuple[Alias, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +27,8 @@ class Grant:
     """A sandbox's right to use secrets through the gateway. Only the token's SHA-256 (hex) is kept.
 
     The token itself is derived from the installation's key and `id`, so it can be given to later processes of the
-    same sandbox and is dead once the grant is gone.
+    same sandbox and is dead once the grant is gone. `former_hash` is that of the token before the last renewal, which
+    is good until `former_until`. A grant that is revoked or over covers nothing: no secret, no host.
     """
 
     id: GrantId
@@ -20,3 +37,14 @@ class Grant:
     token_hash: str
     secrets: tuple[str, ...]
     created_at: datetime
+    models: ModelRules = field(default_factory=ModelRules)
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    former_hash: str = ""
+    former_until: datetime | None = None
+
+    def state(self, now: datetime) -> str:
+        """`good`, `revoked` or `expired`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "good" if self.expires_at is None or now < self.expires_at else "expired"

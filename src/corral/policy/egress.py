@@ -53,6 +53,7 @@ class Reason(StrEnum):
     UNRESOLVED = "unresolved"
     UNREACHABLE = "unreachable"
     PARENT_PROXY = "parent-proxy"
+    GRANT = "grant-over"
     TOO_MANY = "too-many-connections"
     BAD_REQUEST = "bad-request"
 

@@ -22,6 +22,7 @@ from corral.protocol.base import (
     Time,
     User,
 )
+from corral.protocol.grants import Aliases, Expiry, ModelPatterns
 
 MAX_TTL = 365 * 24 * 3600
 MAX_ALLOW = 256
@@ -99,6 +100,13 @@ class CreateSandbox(Request):
     )
     queue_timeout: Seconds | None = Field(
         default=None, description="Seconds to wait at most. Default: no end."
+    )
+    models: ModelPatterns | None = Field(
+        default=None, description="Models that it may use. Default: all that the host allows."
+    )
+    aliases: Aliases | None = Field(default=None, description="Model asked for → model sent.")
+    expires: Expiry | None = Field(
+        default=None, description="Seconds until its grant covers nothing any more. Default: no end."
     )
 
 

@@ -71,6 +71,9 @@ def create_sandbox(
     queue: bool = False,
     queue_timeout: int | None = None,
     git_repos: Iterable[str] = (),
+    models: Iterable[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    expires: int | None = None,
     progress: OnProgress | None = None,
 ) -> LongCall[sandboxes.SandboxInfo]:
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
@@ -83,6 +86,8 @@ def create_sandbox(
     be refused (NoCapacity, DiskFull), for `queue_timeout` seconds at most; `progress` tells the place.
     `git_repos`: repositories that git in it may
     use with the host's credential, as `host/owner/name`, with `:write` behind it to push.
+    `models`: patterns of models that it may use; `aliases`: model asked for → model sent; `expires`: seconds until its
+    grant covers nothing any more.
     """
     body = build(
         sandboxes.CreateSandbox,
@@ -106,6 +111,9 @@ def create_sandbox(
             queue=queue or None,
             queue_timeout=queue_timeout,
             git_repos=list(git_repos) or None,
+            models=None if models is None else list(models),
+            aliases=None if aliases is None else dict(aliases),
+            expires=expires,
         ),
     )
     request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)

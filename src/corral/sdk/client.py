@@ -5,7 +5,7 @@ from typing import Self
 
 import httpx2
 
-from corral.sdk import binding, build_calls, calls, file_calls, process_calls
+from corral.sdk import binding, build_calls, calls, file_calls, grant_calls, process_calls
 from corral.sdk.settings import Settings, settings
 from corral.sdk.transport import AsyncTransport, Transport
 
@@ -91,6 +91,12 @@ class Client:
     set_budget = binding.client(calls.set_budget)
     tenant_budget = binding.client(calls.tenant_budget)
     set_tenant_budget = binding.client(calls.set_tenant_budget)
+
+    list_grants = binding.client(grant_calls.list_grants)
+    grant = binding.client(grant_calls.grant)
+    change_grant = binding.client(grant_calls.change_grant)
+    renew_grant = binding.client(grant_calls.renew_grant)
+    revoke_grant = binding.client(grant_calls.revoke_grant)
     create_key = binding.client(calls.create_key)
     get_config = binding.client(calls.get_config)
     set_config = binding.client(calls.set_config)
@@ -199,6 +205,12 @@ class AsyncClient:
     set_budget = binding.async_client(calls.set_budget)
     tenant_budget = binding.async_client(calls.tenant_budget)
     set_tenant_budget = binding.async_client(calls.set_tenant_budget)
+
+    list_grants = binding.async_client(grant_calls.list_grants)
+    grant = binding.async_client(grant_calls.grant)
+    change_grant = binding.async_client(grant_calls.change_grant)
+    renew_grant = binding.async_client(grant_calls.renew_grant)
+    revoke_grant = binding.async_client(grant_calls.revoke_grant)
     create_key = binding.async_client(calls.create_key)
     get_config = binding.async_client(calls.get_config)
     set_config = binding.async_client(calls.set_config)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from corral.engine.ports import Tenant
 from corral.errors import Conflict, NoCapacity, NotFound
-from corral.model.grants import Grant
+from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
@@ -32,6 +32,26 @@ _HOLDER = select(_sandboxes.c.id).where(
 )
 _ADD = insert(_sandboxes)
 _ADD_GRANT = insert(_grants)
+_SET_GRANT = (
+    update(_grants)
+    .where(_grants.c.sandbox == bindparam("of_sandbox"))
+    .values(
+        {
+            column: bindparam(column)
+            for column in (
+                "id",
+                "token_hash",
+                "secrets",
+                "models",
+                "expires_at",
+                "revoked_at",
+                "former_hash",
+                "former_until",
+            )
+        }
+    )
+)
+_GRANTS_OF_TENANT = select(_grants).where(_grants.c.tenant == bindparam("tenant"))
 _GRANT_OF = select(_grants).where(_grants.c.sandbox == bindparam("sandbox"))
 _SET_STATE = (
     update(_sandboxes)
@@ -127,6 +147,11 @@ def _grant_values(grant: Grant) -> dict[str, Any]:
         "token_hash": grant.token_hash,
         "secrets": list(grant.secrets),
         "created_at": grant.created_at,
+        "models": encode(grant.models),
+        "expires_at": grant.expires_at,
+        "revoked_at": grant.revoked_at,
+        "former_hash": grant.former_hash,
+        "former_until": grant.former_until,
     }
 
 
@@ -180,6 +205,24 @@ def grant_of(db: Connection, sandbox: SandboxId) -> Grant:
     row = db.execute(_GRANT_OF, {"sandbox": sandbox}).first()
     if row is None:
         raise NotFound(f"sandbox {sandbox} has no grant")
+    return _grant(row)
+
+
+def grants(db: Connection, tenant: TenantId) -> list[Grant]:
+    """Those of all of a tenant's sandboxes."""
+    return [_grant(row) for row in db.execute(_GRANTS_OF_TENANT, {"tenant": tenant})]
+
+
+def set_grant(db: Connection, grant: Grant) -> None:
+    """Replace a sandbox's grant."""
+    values = _grant_values(grant)
+    for column in ("tenant", "sandbox", "created_at"):
+        del values[column]
+    if db.execute(_SET_GRANT, {"of_sandbox": grant.sandbox, **values}).rowcount == 0:
+        raise NotFound(f"sandbox {grant.sandbox} has no grant")
+
+
+def _grant(row: Row[Any]) -> Grant:
     return Grant(
         id=GrantId(row.id),
         tenant=TenantId(row.tenant),
@@ -187,4 +230,9 @@ def grant_of(db: Connection, sandbox: SandboxId) -> Grant:
         token_hash=row.token_hash,
         secrets=tuple(row.secrets),
         created_at=row.created_at,
+        models=decode(ModelRules, row.models),
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        former_hash=row.former_hash,
+        former_until=row.former_until,
     )

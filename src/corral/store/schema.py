@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,6 +118,11 @@ grants = Table(
     Column("token_hash", String(64), nullable=False, unique=True),
     Column("secrets", JSON, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    Column("models", JSON, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
+    Column("former_hash", String(64), nullable=False),
+    Column("former_until", UtcTime),
 )
 
 secrets = Table(

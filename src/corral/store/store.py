@@ -118,6 +118,14 @@ class SqlStore:
         """The sandbox's grant. Raises NotFound."""
         return await self._database.run(sandboxes.grant_of, sandbox)
 
+    async def grants(self, tenant: TenantId) -> list[Grant]:
+        """Those of all of a tenant's sandboxes."""
+        return await self._database.run(sandboxes.grants, tenant)
+
+    async def set_grant(self, grant: Grant) -> None:
+        """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
+        await self._database.run_durable(sandboxes.set_grant, grant)
+
     async def add_template(self, template: Template) -> None:
         """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's
         layers).

@@ -18,6 +18,7 @@ from corral.engine.ports import (
 from corral.errors import Conflict, HostError
 from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
+from corral.model.grants import Grant
 from corral.model.ids import LayerDigest, ProcessId, SandboxId
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
@@ -228,6 +229,12 @@ class FakeGateway:
         """Change it, if it is served."""
         if sandbox in self.attached:
             self.attached[sandbox] = replace(self.attached[sandbox], egress=egress)
+
+    async def regrant(self, grant: Grant) -> None:
+        """Replace the grant of what is served."""
+        found = self.attached.get(grant.sandbox)
+        if found is not None:
+            self.attached[grant.sandbox] = replace(found, grant=grant)
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all."""

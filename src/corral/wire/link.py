@@ -26,6 +26,7 @@ from corral.model.approval import Answer, Question
 from corral.model.budget import Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
+from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
@@ -35,7 +36,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,19 @@ class ListenerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantSpec:
+    """What a sandbox's token may be used for; see `Grant`. `revoked`: for nothing."""
+
+    token_hash: str
+    secrets: tuple[str, ...]
+    models: ModelRules
+    expires_at: datetime | None = None
+    former_hash: str = ""
+    former_until: datetime | None = None
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """Serve a sandbox. `seq` is answered."""
 
@@ -54,8 +68,7 @@ class Attach:
     sandbox: SandboxId
     tenant: TenantId
     name: str
-    token_hash: str
-    secrets: tuple[str, ...]
+    grant: GrantSpec
     egress: EgressPolicy
     repos: tuple[RepoGrant, ...]
     push: PushPolicy
@@ -78,6 +91,15 @@ class SetPolicy:
     sandbox: SandboxId
     egress: EgressPolicy
     listeners: tuple[ListenerSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Regrant:
+    """Replace the grant of a sandbox, if it is served, and cut what the new one does not cover."""
+
+    seq: int
+    sandbox: SandboxId
+    grant: GrantSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +146,7 @@ class SetConfig:
     """Replace the operator's configuration: `networks` are private ranges open to every sandbox's allowed
     names; `model_calls` is how many calls of one sandbox may be under way; `output` the limit in tokens of a call
     that sets none; `asking` is whose model calls wait while a person is asked for more money: `*`, `TENANT` or
-    `TENANT/SANDBOX`.
+    `TENANT/SANDBOX`; `models` hold for all sandboxes beside their own.
     """
 
     seq: int
@@ -132,6 +154,7 @@ class SetConfig:
     model_calls: int
     output: int
     asking: tuple[str, ...]
+    models: ModelRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +324,7 @@ Message = (
     Attach
     | Detach
     | SetPolicy
+    | Regrant
     | SetSecrets
     | SetPrices
     | SetConfig

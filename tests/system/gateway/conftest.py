@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -21,7 +22,8 @@ from corral.gateway.client import GatewayClient
 from corral.gateway.questions import OnAsk, refuse_all
 from corral.model.budget import Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
-from corral.model.ids import SandboxId, TenantId
+from corral.model.grants import Grant
+from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
 from corral.wire.link import AuditRecord
@@ -208,6 +210,7 @@ class Bed:
         policy: EgressPolicy | None = None,
         secrets: tuple[str, ...] = ("anthropic", "openai"),
         listeners: list[Listener] | None = None,
+        grant: Grant | None = None,
     ) -> BoxEnd:
         """A sandbox with listeners on loopback, or on given sockets."""
         own = listeners if listeners is not None else loopback_listeners()
@@ -217,8 +220,7 @@ class Bed:
             sandbox,
             TENANT,
             f"box-{number}",
-            hashlib.sha256(token.encode()).hexdigest(),
-            secrets,
+            grant or a_grant(sandbox, token, secrets),
             policy or EgressPolicy(),
         )
         await self.client.attach(attachment, own)
@@ -235,6 +237,12 @@ class Bed:
                     if (record.kind, record.decision) == (kind, decision):
                         return record
                 await self.client.ping()
+
+
+def a_grant(sandbox: SandboxId, token: str, secrets: tuple[str, ...]) -> Grant:
+    """A grant with this token."""
+    hashed = hashlib.sha256(token.encode()).hexdigest()
+    return Grant(GrantId("g"), TENANT, sandbox, hashed, secrets, datetime.now(UTC))
 
 
 def loopback_listeners() -> list[Listener]:

@@ -99,7 +99,7 @@ async def test_a_claim_gets_a_token_that_the_spare_never_had(warm: Warm) -> None
     made = await warm.create()
     after = await warm.world.store.grant_of(made.id)
     assert before.id != after.id
-    assert warm.world.gateway.attached[made.id].token_hash == after.token_hash != before.token_hash
+    assert warm.world.gateway.attached[made.id].grant.token_hash == after.token_hash != before.token_hash
 
 
 async def test_a_spare_is_shown_to_nobody(warm: Warm) -> None:

@@ -11,11 +11,12 @@ from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
 from corral.gateway.pricing import PriceBook, worst_cost
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy
+from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
 from corral.wire.bounds import Bounds
-from corral.wire.link import Attach, SecretSpec
+from corral.wire.link import Attach, GrantSpec, SecretSpec
 from corral.wire.usage import Counts, Reading
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -29,7 +30,8 @@ def spec(url: str = "https://api.anthropic.com", provider: Provider = Provider.A
 
 
 def box() -> Box:
-    attach = Attach(0, SANDBOX, TENANT, "b", "00", ("key",), EgressPolicy(), (), PushPolicy(), ())
+    grant = GrantSpec("00", ("key",), ModelRules())
+    attach = Attach(0, SANDBOX, TENANT, "b", grant, EgressPolicy(), (), PushPolicy(), ())
     return Box(attach, lambda record: None, frozenset)
 
 

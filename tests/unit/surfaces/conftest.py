@@ -29,7 +29,8 @@ from corral.model.approval import Scope as Reach
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import ApprovalEvent, LifecycleEvent
 from corral.model.events import Event as Told
-from corral.model.ids import LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
+from corral.model.grants import Grant
+from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
@@ -518,6 +519,41 @@ class FakeApprovals:
             yield ApprovalEvent(number, TENANT, item)
 
 
+class FakeGrants:
+    """The grant of each sandbox, changed as asked."""
+
+    def __init__(self, sandboxes: FakeSandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.of: dict[str, Grant] = {}
+        self.changes: list[dict[str, Any]] = []
+
+    async def show(self, tenant: TenantId, ref: str) -> tuple[Sandbox, Grant]:
+        sandbox = self._sandboxes.get(tenant, ref)
+        grant = Grant(GrantId("g"), TENANT, sandbox.id, "00", ("anthropic",), NOW)
+        return sandbox, self.of.setdefault(sandbox.id, grant)
+
+    async def list(self, tenant: TenantId) -> Sequence[tuple[Sandbox, Grant]]:
+        return [await self.show(tenant, sandbox.id) for sandbox in self._sandboxes.list(tenant)]
+
+    async def change(self, tenant: TenantId, ref: str, **changes: Any) -> tuple[Sandbox, Grant]:
+        sandbox, grant = await self.show(tenant, ref)
+        self.changes.append(changes)
+        models = changes.get("models") or grant.models
+        self.of[sandbox.id] = replace(grant, models=models)
+        return await self.show(tenant, ref)
+
+    async def renew(self, tenant: TenantId, ref: str, **options: Any) -> tuple[Sandbox, Grant]:
+        sandbox, grant = await self.show(tenant, ref)
+        self.changes.append(options)
+        self.of[sandbox.id] = replace(grant, revoked_at=None)
+        return await self.show(tenant, ref)
+
+    async def revoke(self, tenant: TenantId, ref: str, secrets: Sequence[str]) -> tuple[Sandbox, Grant]:
+        sandbox, grant = await self.show(tenant, ref)
+        self.of[sandbox.id] = replace(grant, revoked_at=NOW)
+        return await self.show(tenant, ref)
+
+
 class FakeAgents:
     def __init__(self, processes: FakeProcesses) -> None:
         self._processes = processes
@@ -556,6 +592,7 @@ class FakeEngine:
     secrets: FakeSecrets
     prices: FakePrices
     budgets: FakeBudgets
+    grants: FakeGrants
     agents: FakeAgents
     repos: FakeRepos
     files: FakeFiles
@@ -619,6 +656,7 @@ def engine() -> FakeEngine:
         FakeSecrets(),
         FakePrices(),
         FakeBudgets(sandboxes),
+        FakeGrants(sandboxes),
         FakeAgents(processes),
         FakeRepos(),
         FakeFiles(),

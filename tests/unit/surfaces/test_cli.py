@@ -18,6 +18,7 @@ from corral.cli.output import clean
 from corral.cli.values import Duration, Size, variables
 from corral.errors import CorralError, InvalidInput, all_errors
 from corral.model.budget import Scope, Window
+from corral.model.grants import Alias, ModelRules
 from corral.sdk.client import Client
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
@@ -622,3 +623,47 @@ def test_questions_are_listed_shown_and_answered(corral: Any) -> None:
 def test_followers_of_approvals_hear_of_them(client: Client) -> None:
     found = client.follow_approvals(1, wait=False)
     assert [item.id for item in found] == ["1a2b3c4d", "5e6f7a8b"]
+
+
+def test_grants_are_shown_changed_and_revoked(corral: Any, engine: Any) -> None:
+    made = corral(
+        "create",
+        "--name",
+        "box",
+        "--models",
+        "claude-haiku-*,gpt-5-mini",
+        "--alias",
+        "opus=haiku",
+        "--expires",
+        "8h",
+    )
+    assert made.code == 0
+    request = engine.sandboxes.requests[-1]
+    assert request.models == ModelRules(("claude-haiku-*", "gpt-5-mini"), (Alias("opus", "haiku"),))
+    assert request.expires == 8 * 3600
+    assert re.search(
+        r"^box +good +anthropic +all +example.org:443, example.org:80 +never$",
+        corral("grant", "ls").out,
+        re.MULTILINE,
+    )
+    assert corral("grant", "set", "box", "--models", "gpt-5", "--alias", "a=b").code == 0
+    assert corral("grant", "set", "box", "--no-alias", "--expires", "never").code == 0
+    first, second = engine.grants.changes
+    assert first["models"] == ModelRules(("gpt-5",), (Alias("a", "b"),))
+    assert (second["models"], second["endless"]) == (ModelRules(("gpt-5",)), True)
+    assert corral("grant", "revoke", "box").out == "box\n"
+    assert re.search(r"^state +revoked$", corral("grant", "show", "box").out, re.MULTILINE)
+    assert json.loads(corral("grant", "renew", "box", "--overlap", "0", "--json").out)["state"] == "good"
+    assert engine.grants.changes[-1] == {"expires": None, "overlap": 0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("set", "box"), ("set", "box", "--models", "a b"), ("set", "box", "--alias", "x"), ("set", "box", "--expires", "soon"),
+     ("renew", "box", "--overlap", "99d"), ("show", "nobody")],
+)  # fmt: skip
+def test_a_grant_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) -> None:
+    corral("create", "--name", "box")
+    ran = corral("grant", *words)
+    assert ran.code != 0
+    assert "hint: " in ran.err

@@ -13,6 +13,7 @@ from corral.model.budget import Refusal, Window
 from corral.model.budget import Scope as BudgetScope
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
+from corral.model.grants import Alias, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
@@ -23,9 +24,10 @@ SANDBOX, TENANT = SandboxId("0" * 16), TenantId("default")
 USAGE = Usage(
     TENANT, SANDBOX, "s", "openai", "m", Tokens(1, 2, 3, 4), 5, True, 200, 6, NOW, "r", "/v1/responses"
 )
+GRANT = link.GrantSpec("ab", ("anthropic",), ModelRules())
 MESSAGES: list[link.Message] = [
     link.Attach(
-        1, SANDBOX, TENANT, "brave-otter", "ab", ("anthropic",), EgressPolicy((HostRule("a.com", (443,)),), ("10.0.0.0/8",)),
+        1, SANDBOX, TENANT, "brave-otter", GRANT, EgressPolicy((HostRule("a.com", (443,)),), ("10.0.0.0/8",)),
         (RepoGrant("github.com", "o/r", Access.WRITE, "github", True), RepoGrant("git.test:8443", "a/b/c")),
         PushPolicy((PushRule(Verdict.ASK, "main", (Operation.FORCE,)),), ("ci.skip",)),
         (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
@@ -33,7 +35,8 @@ MESSAGES: list[link.Message] = [
     link.Detach(2, SANDBOX),
     link.SetSecrets(3, (link.SecretSpec(TENANT, "a", Provider.ANTHROPIC, "https://x", Secret("sk-12345678")),)),
     link.SetPrices(4, (link.PriceSpec("a", "*", 1, 2, 3, 4),)),
-    link.SetConfig(5, ("10.0.0.0/8",), 64, 32_000, ("*",)),
+    link.SetConfig(5, ("10.0.0.0/8",), 64, 32_000, ("*",), ModelRules(("claude-*",))),
+    link.Regrant(16, SANDBOX, link.GrantSpec("cd", (), ModelRules(aliases=(Alias("a", "b"),)), NOW, "ab", NOW, revoked=True)),
     link.Ping(6),
     link.UsageAck(7),
     link.Ready(1),
@@ -77,7 +80,7 @@ def test_frames_are_bounded() -> None:
         link.Deframer(10).feed(b"\0\0\0\x0b")
 
 
-GOOD = json.loads(link.encode(MESSAGES[10])[4:])
+GOOD = json.loads(link.encode(MESSAGES[11])[4:])
 
 
 @pytest.mark.parametrize(
