@@ -229,6 +229,8 @@ class _Run:
             for directory in built.state.pending:
                 await files.make_dir(directory.path, _directory_owner(directory.owner))
             passing = [path for path in action.passing if not await self._present(sandbox, path)]
+            for path in passing:
+                await files.make_dir(path, action.user, 0o755)
             await self._execute(
                 sandbox,
                 StartRequest(

@@ -151,9 +151,7 @@ class Builds:
 
     async def forget_steps(self) -> int:
         """Forget the layers of steps that no template has; how many. They are removed at once."""
-        count = await self._builder.layers.forget(everything=True)
-        await self._builder.templates.prune()
-        return count
+        return await self._builder.templates.forget_steps()
 
     def list(self, tenant: TenantId) -> list[Build]:
         """A tenant's builds that are remembered, oldest first."""

@@ -266,8 +266,8 @@ class Layers(Protocol):
         """Find `layer` by `key` (64 hexadecimal digits: the hash of what it is made from) from now on. It is kept for as
         long as the store keeps steps of builds, also where no template has it."""
 
-    async def forget(self, everything: bool = False) -> int:
-        """Forget remembered layers that were not used for long, or all; how many. `prune` then removes them."""
+    async def forget(self, keep: Set[LayerDigest]) -> int:
+        """Forget all remembered layers but those in `keep`; how many. `prune` then removes them."""
 
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Remove layers that are neither in `keep` nor remembered; bytes freed."""

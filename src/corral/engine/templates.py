@@ -175,6 +175,12 @@ class Templates:
         self._prune_wanted = True
         await self._prune()
 
+    async def forget_steps(self) -> int:
+        """Forget the layers of steps that no template has; how many. They go unless a build is under way."""
+        count = await self._layers.forget(await self._store.layers_in_use())
+        await self.prune()
+        return count
+
     @contextlib.asynccontextmanager
     async def holding_layers(self) -> AsyncIterator[None]:
         """Within it no layer is removed: a new one is not in use until its template is in the store.

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
@@ -65,31 +66,41 @@ class LayerStore:
         """Find `layer` by `key` from now on."""
         await asyncio.to_thread(self._steps.put, key, layer)
 
-    async def forget(self, everything: bool = False) -> int:
-        """Forget remembered layers that were not used for long, or all; how many."""
-        return await asyncio.to_thread(self._forget, everything)
+    async def forget(self, keep: Set[LayerDigest]) -> int:
+        """Forget all remembered layers but those in `keep`; how many."""
+        return await asyncio.to_thread(self._forget, lambda layer, _: layer not in keep)
 
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Remove layers that are neither in `keep` nor remembered; bytes freed. Those of the `base` image stay, even if
         no row names them."""
         async with self._making:
-            await asyncio.to_thread(self._forget)
+            await asyncio.to_thread(self._forget_old)
             remembered = {layer for _, layer, _ in await asyncio.to_thread(self._steps.entries)}
             return await asyncio.to_thread(self._prune, keep | remembered | self._base_layers())
 
-    def _forget(self, everything: bool = False) -> int:
+    def _forget_old(self) -> None:
         """Steps unused for two weeks, and those used longest ago while all of them together are too large."""
-        entries = [entry for entry in self._steps.entries() if self._store.has_layer(entry[1])]
-        total = sum(self._store.layer_size(layer) for layer in {layer for _, layer, _ in entries})
+        sizes = {layer: self._size(layer) for _, layer, _ in self._steps.entries()}
+        total = sum(sizes.values())
         oldest = time.time() - KEPT_SECONDS
-        forgotten = 0
-        for key, layer, used in entries:
-            if not everything and used >= oldest and total <= KEPT_BYTES:
-                break
+
+        def is_old(layer: LayerDigest, used: float) -> bool:
+            nonlocal total
+            if used >= oldest and total <= KEPT_BYTES:
+                return False
+            total -= sizes.pop(layer, 0)
+            return True
+
+        self._forget(is_old)
+
+    def _forget(self, is_old: Callable[[LayerDigest, float], bool]) -> int:
+        gone = [key for key, layer, used in self._steps.entries() if is_old(layer, used)]
+        for key in gone:
             self._steps.remove(key)
-            total -= self._store.layer_size(layer)
-            forgotten += 1
-        return forgotten
+        return len(gone)
+
+    def _size(self, layer: LayerDigest) -> int:
+        return self._store.layer_size(layer) if self._store.has_layer(layer) else 0
 
     def _known_base(self) -> tuple[LayerDigest, ...] | None:
         if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):

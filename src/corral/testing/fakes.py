@@ -275,12 +275,12 @@ class FakeLayers:
         """Remember it."""
         self.steps[key] = layer
 
-    async def forget(self, everything: bool = False) -> int:
-        """Forget all, if told so."""
-        count = len(self.steps) if everything else 0
-        if everything:
-            self.steps.clear()
-        return count
+    async def forget(self, keep: Set[LayerDigest]) -> int:
+        """Forget all but those to keep."""
+        gone = [key for key, layer in self.steps.items() if layer not in keep]
+        for key in gone:
+            del self.steps[key]
+        return len(gone)
 
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Nothing goes; what was to stay is noted."""
