@@ -8,6 +8,7 @@ from dataclasses import replace
 from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
 from corral.engine.environment import (
+    bound_environment,
     git_environment,
     provider_environment,
     service_url,
@@ -70,8 +71,11 @@ class AgentService:
         preset = find_preset(request.agent) if request.agent is not None else None
         if request.secrets is not None:
             named = await self._secrets.named(tenant, request.secrets)
+            if preset is not None and named and all(info.binding is not None for info in named):
+                # Nobody chose among the agent's own.
+                named += await self._usable(tenant, preset)
         elif preset is not None:
-            named = [info for info in await self._secrets.list(tenant) if info.provider in preset.providers]
+            named = await self._usable(tenant, preset)
         else:
             return replace(request, secrets=())
         if preset is not None and _first_usable(preset, named) is None:
@@ -94,6 +98,8 @@ class AgentService:
         env = {**git_environment(spec.repos, spec.egress, token), **env}
         if not named:
             return env
+        seed = await self._store.derive_seed(sandbox.id)
+        env = {**bound_environment(named, seed, spec.variables), **env}
         if spec.agent is None:
             return {**provider_environment(named, token), **env}
         connection = _connection(find_preset(spec.agent), named, token.reveal())
@@ -189,6 +195,9 @@ class AgentService:
                 f"sandbox {sandbox.spec.name} was made without an agent", "make one with `corral run AGENT …`"
             )
         return find_preset(sandbox.spec.agent)
+
+    async def _usable(self, tenant: TenantId, preset: AgentPreset) -> list[SecretInfo]:
+        return [info for info in await self._secrets.list(tenant) if info.provider in preset.providers]
 
     async def _existing(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
         """Those of a grant's secrets that have not been removed since."""

@@ -86,7 +86,10 @@ async def put_secret(caller: CallerDep, body: protocol.AddSecret) -> protocol.Se
     if body.base_url is not None:
         caller.check_operator("choosing the base URL of a secret")
     value = Secret.checked(body.value.get_secret_value())
-    added = await caller.engine.secrets.add(caller.tenant, body.name, value, body.provider, body.base_url)
+    binding = None if body.binding is None else shapes.binding(body.binding)
+    added = await caller.engine.secrets.add(
+        caller.tenant, body.name, value, body.provider, body.base_url, binding
+    )
     return shapes.secret_info(added)
 
 

@@ -1,6 +1,6 @@
 """Routes of sandboxes' lives."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from corral.api import shapes
 from corral.api.bodies import streamed
-from corral.api.context import CallerDep, RefPath
+from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
 from corral.api.grants import model_rules
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
@@ -38,6 +38,7 @@ def limits_of(limits: protocol.LimitsRequest | None) -> Limits | None:
 
 def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> CreateRequest:
     """The engine's request."""
+    uses = [use.partition("=") for use in body.secrets or ()]
     return CreateRequest(
         template=body.template,
         name=body.name,
@@ -50,7 +51,9 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         workdir=body.workdir,
         ttl=body.ttl,
         allow=tuple(body.allow),
-        secrets=None if body.secrets is None else tuple(body.secrets),
+        deny=tuple(body.deny),
+        secrets=None if body.secrets is None else tuple(use.partition("=")[0] for use in body.secrets),
+        variables={name: variable for name, equals, variable in uses if equals},
         agent=body.agent,
         repo=body.repo,
         branch=body.branch,
@@ -62,6 +65,12 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         expires=body.expires,
         progress=progress,
     )
+
+
+def check_private(caller: Caller, rules: Iterable[str]) -> None:
+    """Raise Forbidden if a rule opens a service of the host's own network to somebody who is not its operator."""
+    if any("private:" in rule for rule in rules):
+        caller.check_operator("opening a private service")
 
 
 @router.post(
@@ -84,6 +93,7 @@ async def create_sandbox(
     """
     if body.repo is not None and not body.repo.startswith("https://"):
         caller.check_host_path("a repository on the daemon's host", "give the https URL of a repository")
+    check_private(caller, body.allow)
     if "text/event-stream" not in accept:
         work = caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
         # Who waits in the queue and goes away waits no longer.

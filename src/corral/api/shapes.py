@@ -1,9 +1,13 @@
 """From the model's values to the protocol's shapes."""
 
+from dataclasses import asdict
+from typing import Any
+
 from corral.engine.admission import Overview
 from corral.engine.ports import Entry, ModelPrice, WatchEvent
 from corral.engine.processes import RunResult
 from corral.model import approval, build, events, pool, process, sandbox, secrets, template, usage
+from corral.model.binding import Binding
 from corral.model.budget import Balance
 from corral.model.capacity import Resource
 from corral.model.ids import TenantId
@@ -259,6 +263,14 @@ def secret_info(value: secrets.SecretInfo) -> catalog.SecretInfo:
         base_url=value.base_url,
         created_at=value.created_at,
         updated_at=value.updated_at,
+        binding=None if value.binding is None else _secret_binding(value.binding),
+    )
+
+
+def _secret_binding(value: Binding) -> catalog.SecretBinding:
+    shown = asdict(value)
+    return catalog.SecretBinding.model_validate(
+        {name: shown[name] for name in catalog.SecretBinding.model_fields}
     )
 
 
@@ -311,3 +323,12 @@ def host_info(value: Overview, tenant: TenantId) -> catalog.HostInfo:
             if item.tenant == tenant
         ],
     )
+
+
+def binding(value: catalog.BindSecret) -> Binding:
+    """A secret's binding as it was asked for, unchecked."""
+    given: dict[str, Any] = value.model_dump()
+    values: dict[str, Any] = {
+        name: tuple(item) if isinstance(item, list) else item for name, item in given.items()
+    }
+    return Binding(**values)

@@ -3,10 +3,12 @@
 import os
 import sys
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 import click
 
 from corral.cli.app import App, pass_app
+from corral.cli.bindings import binding_of, binding_options, goes_to
 from corral.cli.builds import build_template
 from corral.cli.output import age, clean, fields, note, say, show_json, size, table
 from corral.cli.values import force_option, json_option
@@ -106,23 +108,39 @@ Examples:
   corral secret add openai --from-env OPENAI_API_KEY
   corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt
   corral secret add github < token.txt                 (a token that git pushes with)
-  corral secret add work --provider git --base-url https://git.example.com < user-and-password.txt""",
+  corral secret add work --provider git --base-url https://git.example.com < user-and-password.txt
+  corral secret add stripe --host api.stripe.com < key.txt
+  corral secret add maps --host maps.example.com --query key < key.txt
+  corral secret add intern --host '*.corp.example' --mode set --header 'Authorization: Bearer {}' --paths '/api/**'
+
+With --host, a sandbox that gets the secret (--secret NAME) holds a placeholder in a variable; the gateway puts the
+secret in its place in requests to these hosts.""",
 )
 @click.argument("name")
 @click.option(
-    "--provider", type=click.Choice([item.value for item in Provider]), help="Default: told from NAME."
+    "--provider",
+    type=click.Choice([item.value for item in Provider if item is not Provider.HOST]),
+    help="Default: told from NAME.",
 )
 @click.option(
     "--base-url", metavar="URL", help="Where the model API or git host is. Default: the provider's own."
 )
 @click.option("--from-env", metavar="VARIABLE", help="Take the value from this variable of yours.")
+@binding_options
 @json_option
 @pass_app
 def add_secret(
-    app: App, name: str, provider: str | None, base_url: str | None, from_env: str | None, as_json: bool
+    app: App,
+    name: str,
+    provider: str | None,
+    base_url: str | None,
+    from_env: str | None,
+    as_json: bool,
+    **binding: Any,
 ) -> None:
     """Add or replace a secret. Its value comes from standard input or a variable, never from the command line."""
-    added = app.client.put_secret(name, _secret_value(name, from_env), provider, base_url)
+    bound = binding_of(**binding)
+    added = app.client.put_secret(name, _secret_value(name, from_env), provider, base_url, bound)
     show_json(added) if as_json else say(added.name)
 
 
@@ -148,8 +166,8 @@ def list_secrets(app: App, as_json: bool) -> None:
         show_json(found)
         return
     table(
-        ["NAME", "PROVIDER", "BASE URL", "CHANGED"],
-        [(item.name, item.provider, item.base_url, age(item.updated_at)) for item in found],
+        ["NAME", "PROVIDER", "GOES TO", "CHANGED"],
+        [(item.name, item.provider, goes_to(item), age(item.updated_at)) for item in found],
     )
 
 

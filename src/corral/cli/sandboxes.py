@@ -60,9 +60,18 @@ def create_options(command: F) -> F:
         click.option("-u", "--user", help="Who runs commands. Default: the template's user."),
         click.option("-w", "--workdir", help="Where commands run."),
         click.option("--ttl", type=Duration(), help="Remove it after this time, such as 2h. Default: never."),
-        click.option("--allow", multiple=True, metavar="HOST[:PORT]", help="A host that it may reach."),
         click.option(
-            "--secret", multiple=True, metavar="NAME", help="A secret that it may use. Default: its agent's."
+            "--allow",
+            multiple=True,
+            metavar="RULE",
+            help="A host that it may reach: HOST, 'GET HOST/PATH', @npm.",
+        ),
+        click.option("--deny", multiple=True, metavar="RULE", help="What it may not, whatever allows it."),
+        click.option(
+            "--secret",
+            multiple=True,
+            metavar="NAME[=VARIABLE]",
+            help="A secret that it may use, by a placeholder in VARIABLE. Default: its agent's.",
         ),
         click.option("--repo", metavar="PATH|URL", help="Repository to clone into it."),
         click.option("--branch", help="Branch to work on; `auto` for corral/NAME."),
@@ -106,6 +115,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "labels": labels(values["label"]) or None,
         "ttl": None if ttl is None else int(ttl),
         "allow": values["allow"],
+        "deny": values["deny"],
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
         "budget": values["budget"],

@@ -62,6 +62,11 @@ class Places:
         return self.data / "trust" / "corral-ask"
 
     @property
+    def authority(self) -> Path:
+        """The certificate authority by which the gateway ends TLS, with its key."""
+        return self.data / "authority.pem"
+
+    @property
     def socket(self) -> Path:
         """The API's unix socket."""
         return self.run / "api.sock"

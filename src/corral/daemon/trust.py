@@ -1,9 +1,14 @@
-"""The CA bundle that sandboxes trust: the host's, so that a company's own roots count inside as they do outside."""
+"""What sandboxes trust: the host's roots, so that a company's own count inside as they do outside, and the gateway."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from corral.engine.environment import GATEWAY_CERTIFICATE, JAVA_PASSWORD, JAVA_STORE
 from corral.errors import Unsupported
 
 _BUNDLES = (
@@ -34,15 +39,48 @@ def certificates(text: bytes) -> list[bytes]:
     return found
 
 
-def write_bundle(target: Path) -> Path:
-    """Write the bundle, certificates only and each once, atomically. Raises Unsupported where the host has none."""
-    unique = dict.fromkeys(
+def write_trust(target: Path, gateway: str) -> Path:
+    """Write what sandboxes trust, each file at once: the bundle, in which stand the host's roots and the certificate of
+    the `gateway` (PEM); beside it that certificate alone, and the same roots as Java reads them. Certificates only, each
+    once. Raises Unsupported where the host has no roots.
+    """
+    roots = dict.fromkeys(
         certificate for path in host_bundles(os.environ) for certificate in certificates(path.read_bytes())
     )
-    if not unique:
+    if not roots:
         raise Unsupported("this host has no CA bundle", "install the package ca-certificates")
+    own = gateway.encode()
+    everything = [*roots, own]
+    _write(target, b"".join(everything))
+    _write(target.with_name(GATEWAY_CERTIFICATE), own)
+    _write(target.with_name(JAVA_STORE), java_store(everything))
+    # Sandboxes see the directory itself, which they may list as any other.
+    target.parent.chmod(0o755)
+    return target
+
+
+def _write(target: Path, data: bytes) -> None:
     temporary = target.with_suffix(".new")
-    temporary.write_bytes(b"".join(unique))
+    temporary.write_bytes(data)
     temporary.chmod(0o644)
     temporary.replace(target)
-    return target
+
+
+def java_store(pem: Iterable[bytes]) -> bytes:
+    """Certificates as a key store of Java, with the password that Java's own have. Those that cannot be read are left out."""
+    entries = []
+    for number, text in enumerate(pem):
+        try:
+            certificate = x509.load_pem_x509_certificate(text)
+        except ValueError:
+            continue
+        entries.append(pkcs12.PKCS12Certificate(certificate, f"root-{number}".encode()))
+    # What the oldest Java in use can read; there is nothing to keep secret here.
+    form = (
+        serialization.PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(2048)
+        .key_cert_algorithm(pkcs12.PBES.PBESv1SHA1And3KeyTripleDESCBC)
+        .hmac_hash(hashes.SHA1())  # noqa: S303 (as said)
+        .build(JAVA_PASSWORD.encode())
+    )
+    return pkcs12.serialize_java_truststore(entries, form)

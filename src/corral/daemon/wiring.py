@@ -14,12 +14,13 @@ from corral.api.app import create_app
 from corral.daemon import doctor
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
+from corral.daemon.authority import load_authority
 from corral.daemon.clock import SystemClock
 from corral.daemon.config import ConfigFile
 from corral.daemon.denials import Denials
 from corral.daemon.gateway_process import GatewayProcess
 from corral.daemon.places import Places
-from corral.daemon.trust import write_bundle
+from corral.daemon.trust import write_trust
 from corral.daemon.webhook import Webhook
 from corral.drivers.oci import OciDriver
 from corral.engine.activity import Activity
@@ -51,6 +52,7 @@ from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.network.networks import Networks
 from corral.policy.models import parse_alias
+from corral.policy.rules import with_bindings
 from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
@@ -115,7 +117,8 @@ async def _uid_bases(store: SqlStore) -> dict[TenantId, int]:
 async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Daemon:
     clock = SystemClock()
     config = ConfigFile(places.config)
-    trust = write_bundle(places.trust)
+    authority = load_authority(places.authority, places.instance)
+    trust = write_trust(places.trust, authority.certificate)
     store = await SqlStore.open(places.database_url, places.key_file)
     stack.push_async_callback(store.close)
     root_store = RootStore(places.data)
@@ -172,8 +175,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         )
 
     await configure_gateway()
+    await client.set_authority(authority.certificate, authority.key)
     tasks = await stack.enter_async_context(TaskOwner())
-    secrets = Secrets(store, client, clock)
+    secrets = Secrets(
+        store, client, clock, changed=lambda tenant, name: sandboxes.secret_changed(tenant, name)
+    )
     layers = LayerStore(root_store, places.data)
 
     agents = AgentService(
@@ -229,7 +235,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         on_down=processes.close,
         provision=provision,
         complete=complete,
-        egress_of=permissions.egress_of,
+        egress_of=lambda spec: with_bindings(
+            permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
+        ),
         on_claimed=processes.refresh,
         on_up=Services(processes).start,
         on_demand=lambda spec: pools.demand(spec),

@@ -1,15 +1,21 @@
 """The environment of a sandbox's processes: trust, the gateway's addresses in place of providers', grant tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from corral.model.binding import Mode
 from corral.model.egress import EgressPolicy
 from corral.model.git import RepoGrant
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.policy.egress import Allowed, decide, split_authority
+from corral.policy.placeholder import placeholders
 from corral.policy.repos import rewrites
 
-CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-"""Where the host's CA bundle stands inside every sandbox."""
+TRUST = "/run/corral/trust"
+"""Where sandboxes find what they trust: read-only, and there before their first process is."""
+CA_BUNDLE = f"{TRUST}/ca.pem"
+GATEWAY_CERTIFICATE = "gateway.pem"
+JAVA_STORE = "java.p12"
+JAVA_PASSWORD = "changeit"  # noqa: S105 (what every key store of Java has)
 
 GATEWAY = "http://gateway.corral"
 
@@ -32,8 +38,11 @@ _BUNDLE_VARIABLES = (
 
 
 def trust_environment() -> dict[str, str]:
-    """Variables that make every common runtime trust the bundle."""
-    return dict.fromkeys(_BUNDLE_VARIABLES, CA_BUNDLE)
+    """Variables that make every common runtime trust the bundle (G-122, G-125)."""
+    store = (
+        f"-Djavax.net.ssl.trustStore={TRUST}/{JAVA_STORE} -Djavax.net.ssl.trustStorePassword={JAVA_PASSWORD}"
+    )
+    return {**dict.fromkeys(_BUNDLE_VARIABLES, CA_BUNDLE), "JAVA_TOOL_OPTIONS": store}
 
 
 def service_url(secret: str) -> str:
@@ -61,6 +70,33 @@ def git_environment(repos: Sequence[RepoGrant], egress: EgressPolicy, token: Sec
     for number, (key, value) in enumerate(settings):
         env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return {**env, "GIT_CONFIG_COUNT": str(len(settings))}
+
+
+_AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+# A body that is signed in pieces could not be signed again.
+_AWS_PLAIN = {
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+    "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+}
+
+
+def bound_environment(
+    secrets: Sequence[SecretInfo], seed: Secret, variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Placeholders of the secrets that go to hosts. `variables` names others than those of the secrets themselves."""
+    env: dict[str, str] = {}
+    for info in secrets:
+        binding = info.binding
+        if binding is None or binding.mode is Mode.SET:
+            continue
+        if binding.mode is Mode.AWS:
+            env |= (
+                dict(zip(_AWS, placeholders(info.name, binding, seed, binding.parts), strict=False))
+                | _AWS_PLAIN
+            )
+        else:
+            (env[variables.get(info.name, binding.variable)],) = placeholders(info.name, binding, seed, 1)
+    return env
 
 
 def provider_environment(secrets: Sequence[SecretInfo], token: Secret) -> dict[str, str]:

@@ -10,10 +10,10 @@ from corral.engine.registry import Registry
 from corral.engine.signals import Change
 from corral.errors import CorralError
 from corral.model.approval import ApprovalId, Kind, Permission
-from corral.model.egress import EgressPolicy, HostRule
+from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.sandbox import SandboxSpec
-from corral.policy.egress import MAX_RULES, parse_rule
+from corral.policy.rules import MAX_RULES, parse_rule
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,9 @@ class Permissions:
         for item in self.of(spec.tenant, spec.id):
             if item.kind is Kind.HOST and len(rules) < MAX_RULES:
                 rule = parse_rule(item.subject)
-                if rule not in rules:
-                    rules.append(HostRule(rule.host, rule.ports))
+                # What is asked for in a sandbox never leads into the host's own network.
+                if not rule.private and rule not in rules:
+                    rules.append(replace(rule, origin="approved"))
         return replace(spec.egress, rules=tuple(rules))
 
     def covering(self, tenant: TenantId, sandbox: SandboxId, kind: Kind, subject: str) -> Permission | None:

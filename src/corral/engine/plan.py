@@ -5,7 +5,7 @@ from datetime import datetime
 
 from corral.engine.ports import Progress
 from corral.errors import InvalidInput, Unsupported
-from corral.model.egress import EgressPolicy, HostRule
+from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import ModelRules
 from corral.model.ids import (
@@ -21,9 +21,9 @@ from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template
 from corral.policy.budget import checked_cap
-from corral.policy.egress import parse_rule
 from corral.policy.models import checked_rules
 from corral.policy.repos import MAX_REPOS
+from corral.policy.rules import checked_policy, expand
 
 MAX_TTL = 365 * 24 * 3600
 MAX_ALLOW = 256
@@ -34,10 +34,11 @@ MAX_EXPIRY = 365 * 24 * 3600
 class CreateRequest:
     """What a caller may say of a new sandbox; None means the default.
 
-    `allow` lists further destinations as `host`, `host:port` or `*.domain`. `secrets` names secrets of the vault; None
-    means those that `agent` can use, and none without an agent. `repo` is a directory of the host or an https URL,
-    `branch` is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in
-    millionths of a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
+    `allow` lists destinations, `deny` what is refused whatever allows it, both as `corral.policy.rules` says.
+    `secrets` names secrets of the vault; None means those that `agent` can use, and none without an agent. `variables`
+    names other environment variables for their placeholders. `repo` is a directory of the host or an https URL, `branch`
+    is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in millionths of
+    a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
     `repos` are git repositories that it may use, with or without the secret that opens each;
     `push` says what it may push. `services` are started beside what the template starts.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
@@ -54,6 +55,7 @@ class CreateRequest:
     workdir: str | None = None
     ttl: int | None = None
     allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     secrets: tuple[str, ...] | None = None
     agent: str | None = None
     repo: str | None = None
@@ -69,6 +71,7 @@ class CreateRequest:
     services: tuple[Service, ...] = ()
     models: ModelRules = field(default_factory=ModelRules)
     expires: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -86,14 +89,21 @@ def checked(request: CreateRequest) -> CreateRequest:
     check_ttl(request.ttl)
     if len(request.allow) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
-    for rule in request.allow:
-        parse_rule(rule)
+    if len(request.deny) > MAX_ALLOW:
+        raise InvalidInput(f"{len(request.deny)} denied hosts are too many", f"give at most {MAX_ALLOW}")
+    egress_policy(request.allow, request.deny)
     check_services(request.services)
     checked_cap(request.budget)
     if len(request.repos) > MAX_REPOS:
         raise InvalidInput(f"{len(request.repos)} repositories are too many", f"give at most {MAX_REPOS}")
     checked_rules(request.models)
     checked_expiry(request.expires)
+    check_env(dict.fromkeys(request.variables.values(), ""))
+    for name in request.variables:
+        if name not in (request.secrets or ()):
+            raise InvalidInput(
+                f"secret {name[:63]!r} gets a variable, but not the sandbox", f"add --secret {name[:63]}"
+            )
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
     return request
@@ -152,15 +162,9 @@ def choose_runtime(
     return wanted, usable[wanted][0]
 
 
-def egress_policy(allow: tuple[str, ...]) -> EgressPolicy:
-    """The policy of a sandbox: what was allowed for it."""
-    rules: dict[str, HostRule] = {}
-    for text in allow:
-        rule = parse_rule(text)
-        former = rules.get(rule.host)
-        ports = rule.ports if former is None else tuple(sorted({*former.ports, *rule.ports}))
-        rules[rule.host] = HostRule(rule.host, ports)
-    return EgressPolicy(tuple(rules.values()))
+def egress_policy(allow: tuple[str, ...], deny: tuple[str, ...] = ()) -> EgressPolicy:
+    """The policy of a sandbox: what was allowed for it, and what was denied whatever allows it. Raises InvalidInput."""
+    return checked_policy(EgressPolicy(expand(allow) + expand(deny, deny=True)))
 
 
 def build_spec(
@@ -189,7 +193,7 @@ def build_spec(
         labels=request.labels,
         user=request.user or template.config.user,
         workdir=request.workdir or template.config.workdir,
-        egress=egress_policy(request.allow),
+        egress=egress_policy(request.allow, request.deny),
         secrets=secrets,
         created_at=now,
         ttl=request.ttl,
@@ -205,4 +209,5 @@ def build_spec(
             *services_of(template.config.start_command, template.config.ready_command),
             *request.services,
         ),
+        variables=request.variables,
     )

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from corral.model.approval import Approval, ApprovalId, Permission, Status
+from corral.model.binding import Binding
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
@@ -348,6 +349,8 @@ class Attachment:
     name: str
     grant: Grant
     egress: EgressPolicy
+    seed: Secret
+    """What the sandbox's placeholders are made of."""
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
 
@@ -361,6 +364,7 @@ class OpenedSecret:
     provider: Provider
     base_url: str
     value: Secret
+    binding: Binding | None = None
 
 
 class Ledger(Protocol):
@@ -489,6 +493,9 @@ class Store(Protocol):
 
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
+
+    async def derive_seed(self, sandbox: SandboxId) -> Secret:
+        """What a sandbox's placeholders are made of: the same at each call, another for each sandbox."""
 
     async def webhook_key(self) -> Secret:
         """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""

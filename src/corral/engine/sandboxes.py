@@ -77,7 +77,8 @@ class Sandboxes:
         """`on_running` and `on_down` open and close the session with a guest; `on_claimed` tells the session of one that
         was a spare what it is now; `provision` fills a new sandbox (agent, repository); `complete` checks what a request
         names outside of the engine and fills in its defaults; `on_up` starts services in a running sandbox; `on_demand`
-        hears what is asked for, and of lost spares; `egress_of` adds to a sandbox's own policy what was allowed it since."""
+        hears what is asked for, and of lost spares; `egress_of` adds to a sandbox's own policy what was allowed it since,
+        and where its secrets go."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -268,7 +269,7 @@ class Sandboxes:
         """Let the gateway serve it as what it is now."""
         egress = self._egress_of(spec)
         if egress.ports <= self._gateway.ports(spec.id):
-            await self._gateway.attach(_attachment(spec, grant, egress), None)
+            await self._gateway.attach(await self._attachment(spec, grant, egress), None)
         else:  # other ports need other sockets
             await self._gateway.detach(spec.id)
             await self._attach(spec, grant)
@@ -370,6 +371,16 @@ class Sandboxes:
             current = self._registry.get(sandbox)
             if current is not None:
                 await self._tell_egress(current)
+
+    def egress(self, tenant: TenantId, ref: str) -> EgressPolicy:
+        """All that decides what a sandbox may reach."""
+        return self._egress_of(self.get(tenant, ref).spec)
+
+    async def secret_changed(self, tenant: TenantId, name: str) -> None:
+        """Let the sandboxes that may use a secret reach the hosts that it goes to now, and no others for it."""
+        for sandbox in self._registry.of(tenant):
+            if name in sandbox.spec.secrets:
+                await self.refresh_egress(sandbox.id)
 
     async def _tell_egress(self, sandbox: Sandbox) -> None:
         if sandbox.state not in (State.RUNNING, State.PAUSED):
@@ -506,10 +517,14 @@ class Sandboxes:
         egress = self._egress_of(spec)
         listeners = await self._driver.listen(replace(spec, egress=egress))
         try:
-            await self._gateway.attach(_attachment(spec, grant, egress), listeners)
+            await self._gateway.attach(await self._attachment(spec, grant, egress), listeners)
         finally:
             for listener in listeners:
                 listener.sock.close()
+
+    async def _attachment(self, spec: SandboxSpec, grant: Grant, egress: EgressPolicy) -> Attachment:
+        seed = await self._store.derive_seed(spec.id)
+        return Attachment(spec.id, spec.tenant, spec.name, grant, egress, seed, spec.repos, spec.push)
 
     async def _take_down(self, sandbox: SandboxId, grace: float) -> None:
         self._abandon_wait(sandbox)
@@ -572,18 +587,6 @@ class Sandboxes:
     def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
         """A tenant's sandboxes, oldest first."""
         return self._registry.of(tenant, labels)
-
-
-def _attachment(spec: SandboxSpec, grant: Grant, egress: EgressPolicy) -> Attachment:
-    return Attachment(
-        spec.id,
-        spec.tenant,
-        spec.name,
-        grant,
-        egress,
-        spec.repos,
-        spec.push,
-    )
 
 
 class _Locked:

@@ -1,11 +1,14 @@
 """Secrets and prices: kept by the store, handed to the gateway at once when they change."""
 
+from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlsplit
 
 from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, Store
 from corral.errors import InvalidInput, NotFound
+from corral.model.binding import Binding
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.policy.bindings import complete_binding
 
 DEFAULT_BASE_URLS = {
     Provider.ANTHROPIC: "https://api.anthropic.com",
@@ -41,10 +44,19 @@ def check_base_url(url: str) -> str:
 class Secrets:
     """The vault's secrets, by tenant and name."""
 
-    def __init__(self, store: Store, gateway: Gateway, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        gateway: Gateway,
+        clock: Clock,
+        changed: Callable[[TenantId, str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`changed` is called after the hosts of a secret may have changed."""
         self._store = store
         self._gateway = gateway
         self._clock = clock
+        self._changed = changed
+        self._bindings: dict[tuple[TenantId, str], Binding] = {}
 
     async def add(
         self,
@@ -53,13 +65,19 @@ class Secrets:
         value: Secret,
         provider: Provider | None = None,
         base_url: str | None = None,
+        binding: Binding | None = None,
     ) -> SecretInfo:
         """Add or replace a secret; running sandboxes use the new value from their next request on.
 
-        `provider` is taken from the name where that is a provider's (`anthropic`, `github`). Raises InvalidInput.
+        `provider` is taken from the name where that is a provider's (`anthropic`, `github`). With `binding` it is of no
+        provider, but goes to the hosts named there. Raises InvalidInput.
         """
         check_name(name, "secret name")
+        if binding is not None:
+            return await self._add_bound(tenant, name, value, provider, base_url, binding)
         provider = provider or _provider_named(name)
+        if provider is Provider.HOST:
+            raise InvalidInput(f"secret {name!r} is bound to no host", "name one: `--host api.example.com`")
         url = check_base_url(base_url) if base_url else _default_url(provider)
         info = await self._store.put_secret(
             OpenedSecret(tenant, name, provider, url, value), self._clock.now()
@@ -70,10 +88,42 @@ class Secrets:
         )
         return info
 
+    async def rotate(self, tenant: TenantId, name: str, value: Secret) -> SecretInfo:
+        """Replace a secret's value and nothing else. Raises NotFound."""
+        (info,) = await self.named(tenant, (name,))
+        if info.binding is not None:
+            return await self.add(tenant, name, value, binding=info.binding)
+        return await self.add(tenant, name, value, info.provider, info.base_url)
+
+    async def _add_bound(
+        self,
+        tenant: TenantId,
+        name: str,
+        value: Secret,
+        provider: Provider | None,
+        base_url: str | None,
+        binding: Binding,
+    ) -> SecretInfo:
+        if provider not in (None, Provider.HOST) or base_url is not None:
+            raise InvalidInput(
+                "a secret goes to a model API or to hosts, not to both", "leave --provider and --base-url out"
+            )
+        former = {info.name: info for info in await self._store.secrets(tenant)}.get(name)
+        checked = complete_binding(name, value, binding, former.binding if former is not None else None)
+        url = f"https://{checked.hosts[0]}"
+        opened = OpenedSecret(tenant, name, Provider.HOST, url, value, checked)
+        info = await self._store.put_secret(opened, self._clock.now())
+        await self._publish_one(tenant, name)
+        hosts = " ".join(checked.hosts)
+        await self._store.audit(
+            tenant, None, "secret.put", {"name": name, "hosts": hosts, "mode": checked.mode}
+        )
+        return info
+
     async def remove(self, tenant: TenantId, name: str) -> None:
         """Remove a secret; calls that use it are refused from now on. Raises NotFound."""
         await self._store.remove_secret(tenant, name)
-        await self.publish()
+        await self._publish_one(tenant, name)
         await self._store.audit(tenant, None, "secret.remove", {"name": name})
 
     async def named(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
@@ -86,9 +136,20 @@ class Secrets:
                 )
         return [known[name] for name in names]
 
+    async def _publish_one(self, tenant: TenantId, name: str) -> None:
+        await self.publish()
+        if self._changed is not None:
+            await self._changed(tenant, name)
+
+    def bound(self, tenant: TenantId, names: Iterable[str]) -> list[tuple[str, Binding]]:
+        """Those of these secrets that go to hosts, as they were last published."""
+        return [(name, found) for name in names if (found := self._bindings.get((tenant, name))) is not None]
+
     async def publish(self) -> None:
         """Hand all secrets and prices to the gateway."""
-        await self._gateway.set_secrets(await self._store.open_secrets())
+        opened = await self._store.open_secrets()
+        self._bindings = {(one.tenant, one.name): one.binding for one in opened if one.binding is not None}
+        await self._gateway.set_secrets(opened)
         await self._gateway.set_prices(await self._store.prices())
 
     async def list(self, tenant: TenantId) -> list[SecretInfo]:

@@ -21,7 +21,8 @@ from corral.model.approval import Answer, Kind
 from corral.model.egress import EgressPolicy, HostRule
 from corral.policy.addresses import parse_networks, refused_class
 from corral.policy.budget import dollars, parse_dollars, usd_text
-from corral.policy.egress import GATEWAY_HOST, Denied, Reason, literal, parse_rule, rule_text
+from corral.policy.egress import GATEWAY_HOST, Denied, Reason, literal
+from corral.policy.rules import parse_rule, rule_text
 from corral.wire import link
 
 PATH = "/ask"
@@ -104,6 +105,10 @@ class AskService:
         rule = parse_rule(what)
         if rule.host == "*":
             raise InvalidInput("every host cannot be asked for", "ask for the host that you need")
+        if rule.private:
+            raise InvalidInput(
+                "a private service cannot be asked for", "the operator of the host can open it"
+            )
         decisions = [self._box.decide(_sample(rule), port) for port in rule.ports]
         denied = [item for item in decisions if isinstance(item, Denied)]
         if not denied:

@@ -37,6 +37,12 @@ class TokenBucket:
         self._level -= 1
         return True
 
+    def due(self, now: float) -> float:
+        """Take one in any case; how many seconds to wait until it is within the rate."""
+        self._level = min(self._burst, self._level + max(0.0, now - self._at) * self._rate) - 1
+        self._at = now
+        return max(0.0, -self._level / self._rate)
+
 
 @dataclass(frozen=True, slots=True)
 class Denial:

@@ -16,10 +16,12 @@ from aiohttp import web
 
 from corral.errors import NoCapacity
 from corral.gateway.audit import AuditTrail, Denial, TokenBucket
+from corral.gateway.inject import Bound
 from corral.gateway.names import NameTable
+from corral.gateway.redact import Forms
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
-from corral.policy.egress import Allowed, Decision, Denied, Reason, decide
+from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook
 from corral.policy.tokens import token_matches
 from corral.wire.link import Attach, AuditRecord, GrantSpec
 
@@ -31,6 +33,9 @@ MAX_BUFFERED = 256 * 1024 * 1024
 _BAD_TOKEN_RATE, _BAD_TOKEN_BURST = 0.5, 20
 _LOOKUPS = 8
 _LOOK_AGAIN = 1.0
+_HANDSHAKE_RATE, _HANDSHAKE_BURST = 50.0, 200
+"""TLS handshakes that the gateway does for one box: each costs as much as some hundred requests."""
+_LEAF_RATE, _LEAF_BURST = 5.0, 100
 
 
 class Box:
@@ -49,9 +54,15 @@ class Box:
         self.policy: EgressPolicy = attach.egress
         self.repos = attach.repos
         self.push = attach.push
+        self.rules = RuleBook(attach.egress)
+        self.seed = attach.seed
+        self.bound: tuple[Bound, ...] = ()
+        self.tenants_secrets: Forms | None = None
         self.names = NameTable(attach.egress)
         self.audit = AuditTrail(send)
         self.bad_tokens = TokenBucket(_BAD_TOKEN_RATE, _BAD_TOKEN_BURST)
+        self.handshakes = TokenBucket(_HANDSHAKE_RATE, _HANDSHAKE_BURST)
+        self.leaves = TokenBucket(_LEAF_RATE, _LEAF_BURST)
         self.lookups = asyncio.Semaphore(_LOOKUPS)
         self.model_calls = 0
         self.buffered = 0
@@ -110,7 +121,17 @@ class Box:
             return Denied(
                 host, port, Reason.GRANT, f"this sandbox's grant is {over}", how_to_renew(self.name)
             )
-        return decide(self.policy, host, port, self._model_hosts(self._ruled))
+        return self.rules.decide(host, port, self._model_hosts(self._ruled))
+
+    def set_bound(self, bound: tuple[Bound, ...], tenants_secrets: Forms | None) -> None:
+        """Replace the secrets that go to hosts, from the next request on, and what must stand in none (G-42)."""
+        self.bound = bound
+        self.tenants_secrets = tenants_secrets
+
+    def bound_at(self, host: str, port: int, *, tls: bool) -> tuple[Bound, ...]:
+        """The secrets that go to a canonical host at a port."""
+        granted = self.secrets
+        return tuple(one for one in self.bound if one.name in granted and one.covers(host, port, tls=tls))
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count a connection in, or refuse it because the sandbox has too many (G-339)."""
@@ -132,6 +153,7 @@ class Box:
     def set_policy(self, policy: EgressPolicy) -> None:
         """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut."""
         self.policy = policy
+        self.rules = RuleBook(policy)
         self._ruled = _hosts(policy)
         for host in sorted(host for host in self._ruled if not host.startswith("*")):
             with contextlib.suppress(NoCapacity):  # then it gets none when it is asked for either

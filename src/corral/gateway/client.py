@@ -26,6 +26,7 @@ from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant, ModelRules
 from corral.model.ids import SandboxId, TenantId
+from corral.model.secrets import Secret
 from corral.wire import link
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ Order = (
     | link.SetSecrets
     | link.SetPrices
     | link.SetConfig
+    | link.SetAuthority
     | link.Ping
 )
 
@@ -64,7 +66,9 @@ class _Kept:
     def message(self, seq: int) -> link.Attach:
         a = self.attachment
         specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
-        return link.Attach(seq, a.sandbox, a.tenant, a.name, _spec(a.grant), a.egress, a.repos, a.push, specs)
+        return link.Attach(
+            seq, a.sandbox, a.tenant, a.name, _spec(a.grant), a.egress, a.seed, a.repos, a.push, specs
+        )
 
     def close(self) -> None:
         for listener in self.listeners:
@@ -99,6 +103,7 @@ class GatewayClient:
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
         self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
+        self._authority: link.SetAuthority | None = None
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -181,7 +186,8 @@ class GatewayClient:
 
     async def _restore(self, channel: Channel) -> None:
         await self._wait_ready(READY_TIMEOUT)
-        for message in (self._config, self._secrets, self._prices):
+        authority = (self._authority,) if self._authority is not None else ()
+        for message in (self._config, *authority, self._secrets, self._prices):
             await self._say_again(type(message).__name__, self._call(channel, message))
         for kept in list(self._kept.values()):
             await self._say_again(kept.attachment.sandbox, self._serve(kept, channel))
@@ -258,7 +264,9 @@ class GatewayClient:
         """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
         base URL that is none, having changed nothing.
         """
-        specs = tuple(link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value) for s in secrets)
+        specs = tuple(
+            link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value, s.binding) for s in secrets
+        )
         former, self._secrets = self._secrets, link.SetSecrets(0, specs)
         try:
             await self._tell(self._secrets)
@@ -296,6 +304,17 @@ class GatewayClient:
             await self._tell(self._config)
         except InvalidInput:
             self._config = former
+            raise
+
+    async def set_authority(self, certificate: str, key: Secret) -> None:
+        """Replace the authority, in PEM, by which TLS is ended; without one, requests that must be looked into are
+        refused. Raises InvalidInput.
+        """
+        former, self._authority = self._authority, link.SetAuthority(0, certificate, key)
+        try:
+            await self._tell(self._authority)
+        except InvalidInput:
+            self._authority = former
             raise
 
     async def ping(self) -> None:

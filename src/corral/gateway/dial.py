@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from typing import cast
 
 import psutil
@@ -21,12 +21,14 @@ from corral.gateway.box import Box
 from corral.gateway.proxies import Proxies, Proxy
 from corral.gateway.relay import Side
 from corral.policy.addresses import Address, Network, parse_networks, refused_class
-from corral.policy.egress import Allowed, Denied, Reason, literal
+from corral.policy.egress import HOST_ALIAS, Allowed, Denied, Reason, literal
 
 LOOKUP_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 10.0
 _MAX_PROXY_ANSWER = 16 * 1024
 _MAX_ADDRESSES = 16
+_LOOPBACK = IPv4Address("127.0.0.1")
+_EVERYTHING = parse_networks(("0.0.0.0/0", "::/0"))
 
 Lookup = Callable[[str, int], Awaitable[list[Address]]]
 
@@ -46,6 +48,8 @@ class Dialer:
 
     async def addresses(self, box: Box, allowed: Allowed) -> list[Address] | Denied:
         """The addresses of an allowed host that may be dialled, at least one (G-62 to G-67)."""
+        if allowed.host == HOST_ALIAS and allowed.rule.private:
+            return [_LOOPBACK]
         fixed = literal(allowed.host)
         found = [fixed] if fixed is not None else await self._lookup(box, allowed.host)
         if not found:
@@ -57,6 +61,8 @@ class Dialer:
                 "check the name; if it is right, try again later",
             )
         opened = (*self._networks, *parse_networks(box.policy.networks))
+        if allowed.rule.private:
+            opened = (*opened, *_EVERYTHING)
         own = _own_addresses()
         passed, refused = [], ""
         for address in found[:_MAX_ADDRESSES]:

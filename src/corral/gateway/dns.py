@@ -14,7 +14,7 @@ from corral.errors import CorralError, InvalidInput, TooLarge
 from corral.gateway.audit import TokenBucket
 from corral.gateway.box import Box
 from corral.gateway.names import GATEWAY
-from corral.policy.egress import GATEWAY_HOST, Denied, canonical_host, name_allowed
+from corral.policy.egress import GATEWAY_HOST, Denied, canonical_host
 from corral.wire.dns import Deframer, Query, Rcode, Type, error_reply, frame, parse_query, reply
 
 TTL = 60
@@ -57,7 +57,7 @@ class Resolver:
             return self._address(query, _LOOPBACK)
         if name == GATEWAY_HOST:
             return self._address(query, GATEWAY)
-        if name.count(".") >= MAX_LABELS or not name_allowed(self._box.policy, name):
+        if name.count(".") >= MAX_LABELS or not self._box.rules.name_allowed(name):
             return self._denied(query, name)
         return self._address(query, self._box.names.address(name) if query.qtype == Type.A else None)
 

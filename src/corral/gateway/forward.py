@@ -1,67 +1,62 @@
-"""Plain HTTP to allowed hosts: one request in, the same request out, the answer back as it comes."""
+"""Requests to allowed hosts: one in, the same one out with the secrets that belong there, the answer back as it comes.
 
-import asyncio
+Plain HTTP and requests inside of TLS that the gateway ended take the same way; they differ in how it is known which host is
+meant, and in that secrets go over TLS only.
+"""
+
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
 
 import aiohttp
 from aiohttp import hdrs, web
-from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 from yarl import URL
 
 from corral.errors import InvalidInput
 from corral.gateway import framing
 from corral.gateway.box import Box
-from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
+from corral.gateway.dial import Dialer, proxy_refusal
+from corral.gateway.inject import Bound, Injected, Rejected, inject
+from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, denial
+from corral.gateway.rewrite import Guard, Incoming, LeakError, Outgoing, coding_of, readable_codings
+from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
+from corral.policy.paths import OVERRIDES, unsafe
 
-BODY_IDLE = 600.0
-"""Seconds without a byte of a body; there is no limit to the whole (G-95)."""
-_POOL = 256
+_BODILESS = frozenset({204, 304})
+_NO_RANGES = frozenset({"range", "if-range"})
 
 _log = logging.getLogger(__name__)
 
 
-class _RefusedError(OSError):
-    """Carries a refusal through aiohttp's connector."""
+class _StopError(Exception):
+    """Ends a request with a refusal."""
 
-    def __init__(self, refusal: Denied) -> None:
+    def __init__(self, refusal: Denied, status: int = 403) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+        self.status = status
 
 
-class PolicyResolver(AbstractResolver):
-    """Gives aiohttp only addresses that may be dialled; it dials exactly these (G-62)."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request that may be made: as it is to be sent, and what must be taken out of its answer."""
 
-    def __init__(self, box: Box, dialer: Dialer) -> None:
-        self._box = box
-        self._dialer = dialer
+    allowed: Allowed
+    tls: bool
+    injected: Injected
+    bound: tuple[Bound, ...]
+    guard: Guard | None
+    path: str
 
-    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
-        """See AbstractResolver. Raises OSError."""
-        decision = self._box.decide(host, port)
-        found = (
-            decision if isinstance(decision, Denied) else await self._dialer.addresses(self._box, decision)
-        )
-        if isinstance(found, Denied):
-            raise _RefusedError(found)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address),
-                port=port,
-                family=2 if address.version == 4 else 10,
-                proto=0,
-                flags=0,
-            )
-            for address in found
-        ]
-
-    async def close(self) -> None:
-        """Nothing is open."""
+    @property
+    def forms(self) -> Forms | None:
+        """What is looked for in the answer."""
+        return Forms.joined(one.forms for one in self.bound) if self.bound else None
 
 
 class Forwarder:
@@ -70,17 +65,7 @@ class Forwarder:
     def __init__(self, box: Box, dialer: Dialer) -> None:
         self._box = box
         self._dialer = dialer
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=PolicyResolver(box, dialer), use_dns_cache=False, limit=_POOL, ssl=dialer.tls
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=BODY_IDLE),
-            max_line_size=framing.MAX_LINE,
-            max_field_size=framing.MAX_FIELD,
-        )
+        self._session = session(box, dialer)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -108,90 +93,248 @@ class Forwarder:
         return self._box.names.stands_for(address, host)
 
     async def serve(self, request: web.BaseRequest, address: str, port: int) -> web.StreamResponse:
-        """Answer one request."""
-        path = request.raw_path.partition("?")[0]
+        """Answer a plain request that came in on an address and port."""
         decision = self.decide(request.headers[hdrs.HOST], address, port)
         if isinstance(decision, Denied):
-            status = 421 if decision.reason is Reason.MISMATCH else 403
-            return self._refuse(request, decision, status, path)
-        if framing.wants_upgrade(request.raw_headers):
-            refusal = Denied(
-                decision.host, port, Reason.BAD_REQUEST, "plain HTTP connections cannot change their protocol",
-                "use TLS (wss:// for WebSockets)",
-            )  # fmt: skip
-            return self._refuse(request, refusal, 403, path)
+            return self.refuse(request, decision, 421 if decision.reason is Reason.MISMATCH else 403)
         if request.transport is not None:
             self._box.bind(request.transport, decision.host, port)
-        return await self._send(request, decision, path)
+        return await self._serve(request, decision, tls=False)
 
-    async def _send(self, request: web.BaseRequest, allowed: Allowed, path: str) -> web.StreamResponse:
-        proxy = self._dialer.proxies.find("http", allowed.host, allowed.port)
-        fixed = literal(allowed.host)
-        refusal = proxy_refusal(allowed) if proxy is not None else None
-        if fixed is not None and proxy is None:
-            # The connector dials addresses without asking its resolver.
-            found = await self._dialer.addresses(self._box, allowed)
-            refusal = found if isinstance(found, Denied) else None
-        if refusal is not None:
-            return self._refuse(request, refusal, 403, path)
+    async def serve_inside(self, request: web.BaseRequest, allowed: Allowed) -> web.StreamResponse:
+        """Answer a request on a connection to an allowed host whose TLS was ended here. The policy is asked again: it may
+        have changed since the connection was made (G-49).
+        """
+        decision = self._box.decide(allowed.host, allowed.port)
+        if isinstance(decision, Denied):
+            return self.refuse(request, decision, 403)
+        return await self._serve(request, decision, tls=True)
+
+    async def _serve(self, request: web.BaseRequest, allowed: Allowed, *, tls: bool) -> web.StreamResponse:
         try:
-            headers = CIMultiDict(framing.end_to_end(request.raw_headers))
-        except UnicodeDecodeError:
-            bad = Denied(
-                allowed.host,
-                allowed.port,
-                Reason.BAD_REQUEST,
-                "a header field is not UTF-8",
-                "send ASCII fields",
+            call = self._prepare(request, allowed, tls=tls)
+            return await self._send(request, call)
+        except _StopError as stop:
+            return self.refuse(request, stop.refusal, stop.status)
+
+    # -- before anything is sent ----------------------------------------------------------------------------------
+
+    def _prepare(self, request: web.BaseRequest, allowed: Allowed, *, tls: bool) -> _Call:
+        """The request as it is to be sent. Raises _StopError."""
+        path = request.raw_path.partition("?")[0]
+        bound = self._box.bound_at(allowed.host, allowed.port, tls=tls)
+        self._check_readings(request, allowed, path, guarded=bool(bound))
+        decision = self._box.rules.decide_request(allowed, request.method, path)
+        if isinstance(decision, Denied):
+            raise _StopError(decision)
+        upgrade = framing.wants_upgrade(request.raw_headers)
+        if upgrade:
+            raise _StopError(
+                _bad(decision, "connections cannot change their protocol here", "use plain requests")
             )
-            return self._refuse(request, bad, 400, path)
-        for_proxy, for_tunnel = proxy.credentials("http") if proxy is not None else ({}, {})
+        try:
+            fields = framing.end_to_end(request.raw_headers)
+        except UnicodeDecodeError:
+            raise _StopError(
+                _bad(decision, "a header field is not UTF-8", "send ASCII fields"), 400
+            ) from None
+        guard = self._checked_for_leaks(decision, request.raw_path, fields)
+        injected = inject(bound, request.method, request.raw_path, fields, upgrade=upgrade)
+        if isinstance(injected, Rejected):
+            raise _StopError(
+                Denied(decision.host, decision.port, Reason.NO_PLACEHOLDER, injected.message, injected.hint)
+            )
+        self._note_strays(decision, request.raw_path, fields, bound)
+        return _Call(decision, tls, injected, bound, guard, path)
+
+    def _check_readings(
+        self, request: web.BaseRequest, allowed: Allowed, path: str, *, guarded: bool
+    ) -> None:
+        """Refuse what a server may read as another request than the one that is decided on (G-60, G-77)."""
+        inside = self._box.rules.looks_inside(allowed.host, allowed.port)
+        if (guarded or inside) and (why := unsafe(path)) is not None:
+            raise _StopError(
+                _bad(allowed, f"the path could be read in two ways: {why}", "write it plainly"), 400
+            )
+        if inside and _overrides_method(request):
+            raise _StopError(
+                _bad(allowed, "the request asks the server to take another method", "send the method itself")
+            )
+
+    def _checked_for_leaks(
+        self, allowed: Allowed, target: str, fields: list[tuple[str, str]]
+    ) -> Guard | None:
+        """What looks for secrets in the request, its head being free of them (G-44)."""
+        if self._box.tenants_secrets is None:
+            return None
+        guard = Guard(self._box.tenants_secrets)
+        try:
+            guard.check("\n".join([target, *(value for _, value in fields)]).encode())
+        except LeakError as leak:
+            raise _StopError(self._leaked(allowed, leak.name)) from None
+        return guard
+
+    def _leaked(self, allowed: Allowed, name: str) -> Denied:
+        self._box.note(
+            "leak", "denied", host=allowed.host, port=allowed.port, secret=name, reason="secret-in-request"
+        )
+        _log.warning("a request of %s holds a secret itself", self._box.id)
+        return Denied(
+            allowed.host,
+            allowed.port,
+            Reason.SECRET,
+            "the request holds a secret of this host, which no sandbox is given",
+            "send the placeholder from this sandbox's environment; on the host, replace the secret: it has leaked",
+        )
+
+    def _note_strays(
+        self, allowed: Allowed, target: str, fields: list[tuple[str, str]], bound: tuple[Bound, ...]
+    ) -> None:
+        """Record placeholders that stay as they are, since their secret does not go here (G-32, G-348)."""
+        for one in self._box.bound:
+            if one not in bound and any(
+                stand in target or any(stand in value for _, value in fields) for stand, _ in one.pairs
+            ):
+                self._box.note("secret", "kept", host=allowed.host, port=allowed.port, secret=one.name,
+                               reason="not-bound-to-host")  # fmt: skip
+
+    # -- there and back -------------------------------------------------------------------------------------------
+
+    async def _send(self, request: web.BaseRequest, call: _Call) -> web.StreamResponse:
+        allowed, scheme = call.allowed, "https" if call.tls else "http"
+        proxy = self._dialer.proxies.find(scheme, allowed.host, allowed.port)
+        await self._check_way(allowed, proxied=proxy is not None)
+        headers = CIMultiDict(call.injected.fields)
+        if call.bound:
+            _ask_readably(headers)
+        for_proxy, for_tunnel = proxy.credentials(scheme) if proxy is not None else ({}, {})
         headers.update(for_proxy)
         await continue_if_asked(request, headers)
-        host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
-        call = self._session.request(
-            request.method,
-            URL(f"http://{host}:{allowed.port}{request.raw_path}", encoded=True),
-            headers=headers,
-            data=_body(request) if request.body_exists else None,
-            chunked=True if request.body_exists and hdrs.CONTENT_LENGTH not in headers else None,
-            allow_redirects=False,
-            proxy=proxy.url if proxy is not None else None,
-            proxy_headers=for_tunnel,
-        )
         try:
-            async with call as upstream:
-                self._box.allow("http", allowed, method=request.method, path=path, status=upstream.status)
-                return await self._relay(request, upstream, allowed, path)
+            data = await self._data(request, call, headers)
+            host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
+            sent = self._session.request(
+                request.method,
+                URL(f"{scheme}://{host}:{allowed.port}{call.injected.target}", encoded=True),
+                headers=headers,
+                data=data,
+                chunked=True if data is not None and _is_endless(data, headers) else None,
+                allow_redirects=False,
+                proxy=proxy.url if proxy is not None else None,
+                proxy_headers=for_tunnel,
+            )
+            async with sent as upstream:
+                self._allow(request, call, upstream.status)
+                return await self._relay(request, upstream, call)
+        except _StopError:
+            raise
+        except InvalidInput as error:
+            raise _StopError(_bad(allowed, error.message, error.hint), 415) from None
+        except LeakError as leak:
+            raise _StopError(self._leaked(allowed, leak.name)) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise _StopError(_distrusted(allowed, error), 502) from None
         except aiohttp.ClientConnectorError as error:
-            cause = error.os_error
-            found_refusal = (
-                cause.refusal if isinstance(cause, _RefusedError) else _failed(allowed, "be reached")
-            )
-            return self._refuse(
-                request, found_refusal, 403 if isinstance(cause, _RefusedError) else 502, path
-            )
+            raise self._unreached(allowed, error) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if call.guard is not None and call.guard.leaked is not None:
+                raise _StopError(self._leaked(allowed, call.guard.leaked)) from None
             _log.info("upstream of %s failed: %s", self._box.id, type(error).__name__)
-            return self._refuse(request, _failed(allowed, "answer this request"), 502, path)
+            raise _StopError(_failed(allowed, "answer this request"), 502) from None
+
+    async def _check_way(self, allowed: Allowed, *, proxied: bool) -> None:
+        if proxied:
+            if (refusal := proxy_refusal(allowed)) is not None:
+                raise _StopError(refusal)
+        elif literal(allowed.host) is not None:
+            # The connector dials addresses without asking its resolver.
+            found = await self._dialer.addresses(self._box, allowed)
+            if isinstance(found, Denied):
+                raise _StopError(found)
+
+    @staticmethod
+    async def _data(
+        request: web.BaseRequest, call: _Call, headers: CIMultiDict[str]
+    ) -> bytes | AsyncIterator[bytes] | None:
+        if not request.body_exists:
+            return None
+        outgoing = Outgoing(
+            call.guard,
+            call.injected.exchange,
+            coding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])),
+            request.headers.get(hdrs.CONTENT_TYPE, ""),
+        )
+        return await outgoing.framed(body_of(request), headers)
+
+    def _allow(self, request: web.BaseRequest, call: _Call, status: int) -> None:
+        kind = "https" if call.tls else "http"
+        self._box.allow(kind, call.allowed, method=request.method, path=call.path, status=status)
+        for name in sorted(call.injected.used):
+            self._box.note("secret", "used", host=call.allowed.host, port=call.allowed.port, method=request.method,
+                           path=call.path, secret=name, status=status)  # fmt: skip
 
     async def _relay(
-        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, allowed: Allowed, path: str
+        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, call: _Call
     ) -> web.StreamResponse:
         bad = framing.check_response(upstream.raw_headers)
         if bad is not None:
             upstream.close()
-            refusal = Denied(
-                allowed.host, allowed.port, Reason.BAD_REQUEST, bad.message, "this server cannot be used"
-            )
-            return self._refuse(request, refusal, bad.status, path)
-        headers = CIMultiDict((name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc")
+            raise _StopError(_bad(call.allowed, bad.message, "this server cannot be used"), bad.status)
+        fields = [(name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc"]
+        forms = call.forms
+        if forms is None:
+            response = Relayed(upstream, CIMultiDict(fields))
+            await response.prepare(request)
+            await pump(upstream.content.iter_any(), response, request)
+            return response
+        return await self._redacted(request, upstream, call, forms, fields)
+
+    async def _redacted(
+        self,
+        request: web.BaseRequest,
+        upstream: aiohttp.ClientResponse,
+        call: _Call,
+        forms: Forms,
+        fields: list[tuple[str, str]],
+    ) -> web.StreamResponse:
+        """Pass an answer on without the secrets that went to its server (G-137 to G-141)."""
+        coding = coding_of(upstream.headers.getall(hdrs.CONTENT_ENCODING, []))
+        bodiless = request.method == "HEAD" or upstream.status in _BODILESS
+        try:
+            incoming = Incoming(forms, "" if bodiless else coding)
+        except InvalidInput as error:
+            upstream.close()
+            raise _StopError(
+                _bad(call.allowed, error.message, "this server cannot be used with a secret"), 502
+            ) from None
+        dropped = (
+            {"content-encoding", "content-length"}
+            if coding not in ("", "identity") and not bodiless
+            else set()
+        )
+        headers = CIMultiDict(
+            (name, incoming.redactor.text(value)) for name, value in fields if name.lower() not in dropped
+        )
         response = Relayed(upstream, headers)
         await response.prepare(request)
-        await pump(upstream.content, response, request)
+        try:
+            await pump(incoming.stream(upstream.content.iter_any()), response, request)
+        finally:
+            for name, count in incoming.redactor.found.items():
+                self._box.note("redaction", "redacted", host=call.allowed.host, port=call.allowed.port, secret=name,
+                               reason=f"{count} hits")  # fmt: skip
         return response
 
-    def _refuse(self, request: web.BaseRequest, refusal: Denied, status: int, path: str) -> web.Response:
+    @staticmethod
+    def _unreached(allowed: Allowed, error: aiohttp.ClientConnectorError) -> _StopError:
+        cause = error.os_error
+        if isinstance(cause, RefusedError):
+            return _StopError(cause.refusal)
+        return _StopError(_failed(allowed, "be reached"), 502)
+
+    def refuse(self, request: web.BaseRequest, refusal: Denied, status: int) -> web.Response:
+        """Refuse a request."""
+        path = request.raw_path.partition("?")[0]
         self._box.refuse("http", refusal, method=request.method, path=path)
         return denial(
             refusal,
@@ -201,6 +344,25 @@ class Forwarder:
             method=request.method,
             path=path,
         )
+
+
+def _overrides_method(request: web.BaseRequest) -> bool:
+    named: Mapping[bytes, list[bytes]] = framing.by_name(request.raw_headers)
+    if any(name.encode() in named for name in OVERRIDES):
+        return True
+    query = request.raw_path.partition("?")[2]
+    return any(unquote_plus(part.partition("=")[0]).lower() == "_method" for part in query.split("&"))
+
+
+def _ask_readably(headers: CIMultiDict[str]) -> None:
+    """Ask for an answer that can be searched for secrets (G-94, G-142)."""
+    headers[hdrs.ACCEPT_ENCODING] = readable_codings(headers.popall(hdrs.ACCEPT_ENCODING, []))
+    for name in _NO_RANGES:
+        headers.popall(name, None)
+
+
+def _is_endless(data: bytes | AsyncIterator[bytes], headers: CIMultiDict[str]) -> bool:
+    return not isinstance(data, bytes) and hdrs.CONTENT_LENGTH not in headers
 
 
 def _fields(upstream: aiohttp.ClientResponse) -> list[tuple[str, str]]:
@@ -216,23 +378,14 @@ async def continue_if_asked(request: web.BaseRequest, headers: CIMultiDict[str])
         request.writer.output_size = 0
 
 
-async def _body(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(BODY_IDLE):
-            chunk = await request.content.readany()
-        if not chunk:
-            return
-        yield chunk
-
-
-async def pump(source: aiohttp.StreamReader, response: web.StreamResponse, request: web.BaseRequest) -> None:
+async def pump(source: AsyncIterator[bytes], response: web.StreamResponse, request: web.BaseRequest) -> None:
     """Write a body as it comes. If it breaks off, so does the client's connection: it must not look complete
-    (G-102).
+    (G-102, G-143).
     """
     try:
-        async for chunk in source.iter_any():
+        async for chunk in source:
             await response.write(chunk)
-    except (aiohttp.ClientError, TimeoutError):
+    except (aiohttp.ClientError, TimeoutError, InvalidInput):
         cut(request)
         return
     await response.write_eof()
@@ -244,6 +397,10 @@ def cut(request: web.BaseRequest) -> None:
         request.transport.abort()
 
 
+def _bad(allowed: Allowed, message: str, hint: str) -> Denied:
+    return Denied(allowed.host, allowed.port, Reason.BAD_REQUEST, message, hint)
+
+
 def _failed(allowed: Allowed, what: str) -> Denied:
     return Denied(
         allowed.host,
@@ -251,4 +408,16 @@ def _failed(allowed: Allowed, what: str) -> Denied:
         Reason.UNREACHABLE,
         f"{allowed.host} could not {what}",
         "it is allowed; try again later",
+    )
+
+
+def _distrusted(allowed: Allowed, error: aiohttp.ClientConnectorCertificateError) -> Denied:
+    """The server's certificate is not good: told inside of a connection that is (G-136)."""
+    why = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.UNREADABLE,
+        f"the certificate of {allowed.host} is not accepted: {why}",
+        "the host's own trust decides; its operator can add a company's authority there",
     )

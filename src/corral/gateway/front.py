@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
@@ -14,13 +14,27 @@ from corral.gateway import framing
 from corral.gateway.box import Box
 from corral.gateway.names import GATEWAY
 from corral.gateway.replies import closing, plain
-from corral.policy.egress import GATEWAY_HOST, Reason, split_authority
+from corral.policy.egress import GATEWAY_HOST, Allowed, Decision, Denied, Reason, split_authority
 
 KEEP_ALIVE = 75.0
 """Seconds for a request's head to be complete, on a new connection or after the last answer."""
 _LINGER = 2.0
 
 _log = logging.getLogger(__name__)
+
+
+class Egress(Protocol):
+    """Sends requests on to other hosts."""
+
+    async def serve(self, request: web.BaseRequest, address: str, port: int) -> web.StreamResponse:
+        """Answer a plain request that came in on an address and port."""
+
+    async def serve_inside(self, request: web.BaseRequest, allowed: Allowed) -> web.StreamResponse:
+        """Answer a request on a connection whose TLS the gateway has ended."""
+
+    def refuse(self, request: web.BaseRequest, refusal: Denied, status: int) -> web.Response:
+        """Refuse a request."""
+
 
 Handler = Callable[[web.BaseRequest, str, int], Awaitable[web.StreamResponse]]
 """Answers a request that came in on a local address and port."""
@@ -95,7 +109,7 @@ class Front:
     host).
     """
 
-    def __init__(self, box: Box, own: Handler, egress: Handler) -> None:
+    def __init__(self, box: Box, own: Handler, egress: Egress) -> None:
         self._box = box
         self._own = own
         self._egress = egress
@@ -104,20 +118,52 @@ class Front:
         """A maker of protocols for a listener at `port`."""
         return _Server(self._box, partial(self._handle, port))
 
+    def inside(self, decision: Decision) -> Callable[[], asyncio.Protocol]:
+        """A maker of protocols for a connection whose TLS was ended, which is one to the decision's host."""
+        return _Server(self._box, partial(self._handle_inside, decision))
+
+    async def _handle_inside(self, decision: Decision, request: web.BaseRequest) -> web.StreamResponse:
+        if (bad := _malformed(request)) is not None:
+            return bad
+        if isinstance(decision, Denied):
+            return self._egress.refuse(request, decision, 403)
+        if not _is_for(request.headers[hdrs.HOST], decision):
+            mismatch = Denied(
+                decision.host, decision.port, Reason.MISMATCH, "the request names another host than the TLS connection",
+                "make one connection for each host",
+            )  # fmt: skip
+            return self._egress.refuse(request, mismatch, 421)
+        return await self._egress.serve_inside(request, decision)
+
     async def _handle(self, port: int, request: web.BaseRequest) -> web.StreamResponse:
-        version = (request.version.major, request.version.minor)
-        bad = framing.check(request.method, request.raw_path, version, request.raw_headers)
-        if bad is not None:
-            return closing(
-                plain(bad.status, f"Refused by the sandbox's gateway: {bad.message}.", reason="bad-request")
-            )
+        if (bad := _malformed(request)) is not None:
+            return bad
         address = _local_address(request)
         if not _is_own(request.headers[hdrs.HOST], address):
-            return await self._egress(request, address, port)
+            return await self._egress.serve(request, address, port)
         if not self._box.names.stands_for(address, GATEWAY_HOST):
             text = f"Refused: this connection was not made to {GATEWAY_HOST}."
             return closing(plain(421, text, reason=Reason.MISMATCH.value))
         return await self._own(request, address, port)
+
+
+def _malformed(request: web.BaseRequest) -> web.Response | None:
+    """The refusal of a request that parsers could read differently."""
+    version = (request.version.major, request.version.minor)
+    bad = framing.check(request.method, request.raw_path, version, request.raw_headers)
+    if bad is None:
+        return None
+    return closing(
+        plain(bad.status, f"Refused by the sandbox's gateway: {bad.message}.", reason="bad-request")
+    )
+
+
+def _is_for(host_field: str, allowed: Allowed) -> bool:
+    """Whether a request is for the host that its connection was made to (G-47, G-49)."""
+    try:
+        return split_authority(host_field, allowed.port) == (allowed.host, allowed.port)
+    except InvalidInput:
+        return False
 
 
 def _local_address(request: web.BaseRequest) -> str:

@@ -18,9 +18,10 @@ from corral.errors import InvalidInput, TooLarge
 from corral.gateway.access import tokens
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer
-from corral.gateway.forward import BODY_IDLE, continue_if_asked, cut, pump
+from corral.gateway.forward import continue_if_asked, cut, pump
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server, target
 from corral.gateway.replies import closing, plain
+from corral.gateway.upstream import BODY_IDLE
 from corral.gateway.vault import Credential
 from corral.model.git import Access
 from corral.policy.repos import BadRoute, Route, Service, find_grant, route
@@ -123,7 +124,7 @@ class GitService:
         async with self._call(request, route, target, _body(request)) as upstream:
             response = _response(_KINDS[route.service])
             await response.prepare(request)
-            await pump(upstream.content, response, request)
+            await pump(upstream.content.iter_any(), response, request)
             return response
 
     @asynccontextmanager

@@ -109,6 +109,7 @@ class Process:
                     | link.SetSecrets()
                     | link.SetPrices()
                     | link.SetConfig()
+                    | link.SetAuthority()
                     | link.Ping()
                 ):
                     self._channel.send(await self._answer(message, fds))

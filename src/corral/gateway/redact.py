@@ -11,7 +11,7 @@ import html
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 _SHORTEST = 8
@@ -25,8 +25,13 @@ def forms(secret: str) -> frozenset[bytes]:
         raw.hex().encode(),
         raw.hex().upper().encode(),
         quote(secret, safe="").encode(),
-        json.dumps(secret)[1:-1].encode(),
+        _lower_escapes(quote(secret, safe="")).encode(),
+        "".join(f"%{byte:02X}" for byte in raw).encode(),
+        "".join(f"%{byte:02x}" for byte in raw).encode(),
         html.escape(secret).encode(),
+        "".join(f"&#{byte};" for byte in raw).encode(),
+        "".join(f"&#x{byte:x};" for byte in raw).encode(),
+        *_json_forms(secret),
     }
     # In base64 the secret looks different at each of three offsets; what surrounds it changes its first and
     # last sign.
@@ -38,11 +43,46 @@ def forms(secret: str) -> frozenset[bytes]:
     return frozenset(form for form in found if len(form) >= _SHORTEST) or frozenset({raw})
 
 
-class Forms:
-    """A secret's forms, ready to be searched for: made once per secret, since that costs more than a search."""
+def _lower_escapes(text: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
 
-    def __init__(self, secret: str) -> None:
-        self.patterns = sorted(forms(secret), key=len, reverse=True)
+
+def _json_forms(secret: str) -> set[bytes]:
+    """As different writers of JSON escape it: only what they must, slashes too, what HTML reads too, everything."""
+    plain = json.dumps(secret)[1:-1]
+    found = {plain, plain.replace("/", "\\/")}
+    for digits in ("04x", "04X"):
+        careful = plain
+        for sign in "<>&'+=":
+            careful = careful.replace(sign, f"\\u{ord(sign):{digits}}")
+        found |= {careful, "".join(f"\\u{ord(sign):{digits}}" for sign in secret)}
+    return {form.encode() for form in found}
+
+
+class Forms:
+    """What is searched for in a stream: made once, since that costs more than a search.
+
+    `labels` says for each pattern which secret it is a form of.
+    """
+
+    def __init__(self, secret: str, label: str = "") -> None:
+        self._set(dict.fromkeys(forms(secret), label))
+
+    @classmethod
+    def of(cls, labels: Mapping[bytes, str]) -> "Forms":
+        """These patterns, at least one."""
+        made = cls.__new__(cls)
+        made._set(labels)
+        return made
+
+    @classmethod
+    def joined(cls, several: Iterable["Forms"]) -> "Forms":
+        """Those of several, at least one."""
+        return cls.of({pattern: label for one in several for pattern, label in one.labels.items()})
+
+    def _set(self, labels: Mapping[bytes, str]) -> None:
+        self.labels = labels
+        self.patterns = sorted(labels, key=len, reverse=True)
         self.search = re.compile(b"|".join(re.escape(pattern) for pattern in self.patterns))
         self.longest = len(self.patterns[0])
         self.firsts = {pattern[:1] for pattern in self.patterns}
@@ -71,11 +111,13 @@ class Forms:
 class Redactor:
     """Replaces every form of a secret in a stream. `hits` counts."""
 
-    def __init__(self, wanted: Forms, label: str) -> None:
+    def __init__(self, wanted: Forms, label: str = "") -> None:
         self._forms = wanted
-        self._label = f"[redacted:{label}]".encode()
+        self._label = label
         self._held = b""
         self.hits = 0
+        self.found: dict[str, int] = {}
+        """Hits by the label of their secret."""
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that can be passed on now."""
@@ -104,4 +146,6 @@ class Redactor:
 
     def _replace(self, match: re.Match[bytes]) -> bytes:
         self.hits += 1
-        return self._label[: len(match[0])].ljust(len(match[0]), b"*")
+        name = self._label or self._forms.labels[match[0]]
+        self.found[name] = self.found.get(name, 0) + 1
+        return f"[redacted:{name}]".encode()[: len(match[0])].ljust(len(match[0]), b"*")

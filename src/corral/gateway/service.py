@@ -15,6 +15,7 @@ from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
 from corral.gateway import asking, pages
 from corral.gateway.asking import AskService
+from corral.gateway.authority import Authority
 from corral.gateway.box import Box, how_to_renew
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
@@ -32,8 +33,8 @@ from corral.gateway.tls import TlsClient
 from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.policy.addresses import parse_networks
-from corral.policy.egress import checked_policy
 from corral.policy.repos import PREFIX
+from corral.policy.rules import checked_policy
 from corral.wire import link
 
 _BACKLOG = 1024
@@ -46,6 +47,7 @@ Request = (
     | link.SetSecrets
     | link.SetPrices
     | link.SetConfig
+    | link.SetAuthority
     | link.Ping
 )
 
@@ -79,6 +81,7 @@ class Service:
         self._served: dict[SandboxId, _Served] = {}
         self._vault = Vault()
         self._prices = PriceBook()
+        self._authority: Authority | None = None
 
     async def handle(self, request: Request, fds: list[int]) -> None:
         """Do what the engine asks. The descriptors are the callee's. Raises CorralError, having changed
@@ -96,7 +99,10 @@ class Service:
             case link.SetSecrets():
                 self._vault = Vault(request.secrets)
                 for served in self._served.values():
+                    self._bind(served.box)
                     served.box.cut_uncovered(self._granted(served.box))
+            case link.SetAuthority():
+                self._authority = Authority(request.certificate, request.key)
             case link.SetPrices():
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
@@ -118,6 +124,7 @@ class Service:
         served = self._served.get(sandbox)
         if served is not None:
             served.box.set_grant(grant)
+            self._bind(served.box)
             served.box.cut_uncovered(self._granted(served.box))
 
     async def _attach(self, attach: link.Attach, sockets: list[socket.socket]) -> None:
@@ -141,6 +148,7 @@ class Service:
 
     def _make(self, attach: link.Attach) -> _Served:
         box = Box(attach, self._send_audit, lambda ruled: self._vault.model_hosts(attach.tenant, ruled))
+        self._bind(box)
         models = ModelService(
             box,
             self._dialer,
@@ -152,6 +160,9 @@ class Service:
         git = GitService(box, self._dialer, self._granted)
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
+    def _bind(self, box: Box) -> None:
+        box.set_bound(self._vault.bound(box), self._vault.values(box.tenant))
+
     def _granted(self, box: Box) -> Mapping[str, Credential]:
         return self._vault.granted(box)
 
@@ -160,7 +171,8 @@ class Service:
         loop = asyncio.get_running_loop()
         sock.settimeout(0)
         resolver = Resolver(box)
-        front = Front(box, _own_pages(served, self._granted), served.forwarder.serve).server(port)
+        entrance = Front(box, _own_pages(served, self._granted), served.forwarder)
+        front = entrance.server(port)
         match kind:
             case ListenerKind.DNS_UDP:
                 serve_udp(box, resolver, sock)
@@ -173,7 +185,9 @@ class Service:
                 server = await loop.create_server(front, sock=sock, backlog=_BACKLOG)
             case ListenerKind.TLS:
                 server = await loop.create_server(
-                    lambda: TlsClient(box, port, self._dialer, front), sock=sock, backlog=_BACKLOG
+                    lambda: TlsClient(box, port, self._dialer, entrance, lambda: self._authority),
+                    sock=sock,
+                    backlog=_BACKLOG,
                 )
             case _:
                 assert_never(kind)

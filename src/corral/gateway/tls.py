@@ -1,16 +1,24 @@
-"""TLS connections, passed through unopened.
+"""TLS connections: passed through unopened where nothing depends on what is inside, else ended here.
 
 The client hello says which name is meant. It must be allowed at this port, and it must be the name whose
 stand-in address the client connected to (G-47); then the gateway dials the name itself and the bytes go both
-ways untouched.
+ways untouched. Where a rule is about requests, or a secret goes to the host, the gateway ends TLS in the host's name and
+reads the requests.
+
+A hello that may hide another one (ECH) is never passed on: browsers send such an extension always, mostly with nothing in
+it, and nobody but the server could tell. It is answered by the gateway itself, which has no keys for what is hidden: a
+client that hid nothing goes on, any other one ends the handshake, as it must where a server is not the one it looked for.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from corral.errors import InvalidInput, TooLarge
+from corral.gateway.authority import Authority
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer
+from corral.gateway.front import Front
+from corral.gateway.inside import end_tls, rejection
 from corral.gateway.relay import Side, join
 from corral.policy.egress import Decision, Denied, Reason, canonical_host, literal
 from corral.wire.tls import Alert, ClientHello, HelloParser, alert, looks_like_tls
@@ -24,15 +32,19 @@ _WRONG_NAME = "name the server in the TLS handshake (SNI), as every current TLS 
 class TlsClient(Side):
     """A sandbox's connection to a TLS port, from its first byte.
 
-    What does not start like TLS is handed to `plain`, which makes the protocol that speaks HTTP on this port.
+    What does not start like TLS is handed to `front`, as are the requests inside of a connection that is ended here;
+    `authority` is the one in whose name that is done, if there is one.
     """
 
-    def __init__(self, box: Box, port: int, dialer: Dialer, plain: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, box: Box, port: int, dialer: Dialer, front: Front, authority: Callable[[], Authority | None]
+    ) -> None:
         super().__init__()
         self._box = box
         self._port = port
         self._dialer = dialer
-        self._plain = plain
+        self._front = front
+        self._authority = authority
         self._hello: HelloParser | None = HelloParser()
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted: asyncio.BaseTransport | None = None
@@ -80,17 +92,70 @@ class TlsClient(Side):
         self._stop_clock()
         self._hello = None
         decision = self._decide(hello)
-        if isinstance(decision, Denied):
-            self._refuse(decision, Alert.UNRECOGNIZED_NAME)
-            return
         self.transport.pause_reading()
-        self._box.bind(self.transport, decision.host, decision.port)
-        self._box.spawn(self._connect(decision, bytes(parser.received)))
+        if not isinstance(decision, Denied):
+            self._box.bind(self.transport, decision.host, decision.port)
+        if self._ends_here(decision, hello):
+            self._box.spawn(self._end(decision, bytes(parser.received)))
+        elif isinstance(decision, Denied):
+            self._refuse(decision, Alert.UNRECOGNIZED_NAME)
+        else:
+            self._box.spawn(self._connect(decision, bytes(parser.received)))
+
+    def _ends_here(self, decision: Decision, hello: ClientHello) -> bool:
+        """Whether the requests inside must be read, or a refusal can be told inside (G-312)."""
+        if isinstance(decision, Denied):
+            authority = self._authority()
+            told = decision.host and literal(decision.host) is None and decision.reason is not Reason.MISMATCH
+            return bool(told) and authority is not None and hello.server_name is not None
+        if hello.encrypted:
+            return True
+        host, port = decision.host, decision.port
+        return bool(self._box.bound_at(host, port, tls=True)) or self._box.rules.looks_inside(host, port)
+
+    async def _end(self, decision: Decision, hello: bytes) -> None:
+        """End TLS here, in the name of the decision's host, and serve the requests inside."""
+        authority, transport = self._authority(), self.transport
+        if transport is None:
+            return
+        if authority is None:
+            self._refuse(self._denied(decision.host, Reason.UNREADABLE, "the gateway has no authority to end TLS by",
+                                      "restart the daemon"), Alert.INTERNAL_ERROR)  # fmt: skip
+            return
+        now = asyncio.get_running_loop().time
+        if not authority.has(decision.host) and not self._box.leaves.take(now()):
+            self._refuse(self._denied(decision.host, Reason.TOO_MANY, "too many hosts were connected to at once",
+                                      "try again in a moment"), Alert.INTERNAL_ERROR)  # fmt: skip
+            return
+        await asyncio.sleep(self._box.handshakes.due(now()))
+        context = await authority.context(decision.host)
+        if self.transport is None:
+            return
+        protocol = self._front.inside(decision)()
+        try:
+            await end_tls(transport, hello, context, protocol)
+        except OSError as error:
+            self._note_failure(decision, error)
+            transport.abort()
+        finally:
+            # From here on the protocol inside is counted; this one hears nothing more.
+            self._box.release(transport)
+
+    def _note_failure(self, decision: Decision, error: OSError) -> None:
+        told = rejection(error)
+        if told is not None:
+            self._box.note(
+                "tls",
+                "failed",
+                host=decision.host,
+                port=decision.port,
+                reason=f"client-distrusts-gateway: {told}",
+            )
 
     def _decide(self, hello: ClientHello) -> Decision:
         """Identity and policy of a complete hello (G-47, G-50, G-55)."""
         address = self._address()
-        if hello.encrypted:
+        if hello.encrypted and (hello.server_name is None or self._authority() is None):
             return self._denied(
                 hello.server_name or "", Reason.ENCRYPTED_HELLO,
                 "an encrypted client hello hides where it goes", "switch ECH off in the client",
@@ -160,7 +225,7 @@ class TlsClient(Side):
             return
         if self._admitted is not None:
             self._box.release(self._admitted)
-        protocol = self._plain()
+        protocol = self._front.server(self._port)()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(data)

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from corral.errors import InvalidInput
+from corral.errors import CorralError, InvalidInput
 from corral.gateway.box import Box
+from corral.gateway.inject import Bound
 from corral.gateway.redact import Forms
 from corral.model.ids import TenantId
+from corral.policy.bindings import checked_binding, parts_of
 from corral.policy.egress import MODEL_HOSTS, literal
 from corral.wire.link import SecretSpec
 
@@ -18,6 +20,7 @@ class Credential:
 
     spec: SecretSpec
     forms: Forms
+    parts: tuple[str, ...]
 
 
 class Vault:
@@ -29,7 +32,29 @@ class Vault:
 
     def granted(self, box: Box) -> Mapping[str, Credential]:
         """The secrets that a box's grant covers and that exist, by name (G-173)."""
-        return {name: found for name in sorted(box.secrets) if (found := self._all.get((box.tenant, name)))}
+        return {
+            name: found
+            for name in sorted(box.secrets)
+            if (found := self._all.get((box.tenant, name))) and found.spec.binding is None
+        }
+
+    def bound(self, box: Box) -> tuple[Bound, ...]:
+        """The secrets that a box's grant covers and that go to hosts, by name, with the box's own placeholders."""
+        return tuple(
+            Bound.of(name, found.spec.value, found.spec.binding, box.seed)
+            for name in sorted(box.secrets)
+            if (found := self._all.get((box.tenant, name))) and found.spec.binding is not None
+        )
+
+    def values(self, tenant: TenantId) -> Forms | None:
+        """What must stand in no request of a tenant's sandboxes: its secrets themselves (G-44)."""
+        labels = {
+            part.encode(): name
+            for (owner, name), found in self._all.items()
+            if owner == tenant
+            for part in found.parts
+        }
+        return Forms.of(labels) if labels else None
 
     def model_hosts(self, tenant: TenantId, ruled: frozenset[str]) -> frozenset[str]:
         """Hosts that only the metered service may reach (G-185); but a rule may name the host of a base URL."""
@@ -42,9 +67,16 @@ class Vault:
 
 
 def _credential(spec: SecretSpec) -> Credential:
+    if spec.binding is not None:
+        try:
+            parts = parts_of(spec.value, checked_binding(spec.binding).mode)
+        except CorralError as error:
+            raise InvalidInput(f"secret {spec.name!r}: {error.message}", error.hint) from None
+        return Credential(spec, Forms.joined(map(Forms, parts)), parts)
     parts = urlsplit(spec.base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise InvalidInput(
             f"the base URL of secret {spec.name!r} is not valid", "use http:// or https://, a host and a path"
         )
-    return Credential(spec, Forms(spec.value.reveal()))
+    value = spec.value.reveal()
+    return Credential(spec, Forms(value, spec.name), (value,))

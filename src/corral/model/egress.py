@@ -2,13 +2,31 @@
 
 from dataclasses import dataclass
 
+TLS_PORT = 443
+PLAIN_PORT = 80
+
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One allowed destination: an exact host name, or `*.` and a domain for names below it at any depth."""
+    """One destination: an exact host name, an address, `*.` and a domain for names below it at any depth, or `*`.
+
+    `methods` and `paths` narrow it to HTTP requests that match one of each; empty means all. A path is matched segment by
+    segment: `*` stands for any characters of one, `**` for any number of whole ones. `deny` refuses what it matches,
+    whatever else allows it. `private` lets the name lead to private addresses. `origin` says where the rule comes from.
+    """
 
     host: str
-    ports: tuple[int, ...] = (443, 80)
+    ports: tuple[int, ...] = (TLS_PORT, PLAIN_PORT)
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    deny: bool = False
+    private: bool = False
+    origin: str = ""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the rule can only be applied to requests that are read, not to connections."""
+        return bool(self.methods or self.paths)
 
 
 @dataclass(frozen=True, slots=True)

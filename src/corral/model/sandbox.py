@@ -69,6 +69,7 @@ class SandboxSpec:
     `repos` are the git repositories that it may use, `push` the rules of its pushes.
     `services` are started at each of its starts, after its repository has come in.
     `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
+    `variables` names the environment variable of a secret's placeholder where it is not the secret's own.
     """
 
     id: SandboxId
@@ -95,6 +96,7 @@ class SandboxSpec:
     push: PushPolicy = field(default_factory=PushPolicy)
     spare: bool = False
     services: tuple[Service, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def ends_at(self) -> datetime | None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from corral.errors import InvalidInput
+from corral.model.binding import Binding
 from corral.model.ids import TenantId
 
 MIN_SECRET = 8
@@ -59,11 +60,12 @@ class Secret:
 
 class Provider(StrEnum):
     """What a secret opens: a model API, which decides endpoints, header spellings, usage forms and prices; or a git
-    host, which decides how the credential is written.
+    host, which decides how the credential is written; or (HOST) the hosts of its `Binding`.
     """
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
+    HOST = "host"
     GEMINI = "gemini"
     OPENROUTER = "openrouter"
     GITHUB = "github"
@@ -88,7 +90,7 @@ MODEL_PROVIDERS = frozenset({Provider.ANTHROPIC, Provider.OPENAI, Provider.GEMIN
 
 @dataclass(frozen=True, slots=True)
 class SecretInfo:
-    """What may be shown of a secret. `provider` and `base_url` say where the gateway uses it."""
+    """What may be shown of a secret. `provider` and `base_url`, or `binding`, say where the gateway uses it."""
 
     tenant: TenantId
     name: str
@@ -96,3 +98,4 @@ class SecretInfo:
     base_url: str
     created_at: datetime
     updated_at: datetime
+    binding: Binding | None = None

@@ -19,6 +19,7 @@ from corral.oci.seccomp import seccomp_profile
 INIT = "/run/corral/init"
 SPOOL = "/run/corral/io"
 ASK = "/usr/local/bin/corral-ask"
+TRUST = "/run/corral/trust"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 _CAPABILITIES = (
@@ -194,6 +195,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
         _bind(INIT, paths.init, "nosuid", "nodev", "ro"),
         _bind(ASK, paths.ask, "nosuid", "nodev", "ro"),
         _bind(SPOOL, paths.spool, *fixed, "rw"),
+        _bind(TRUST, paths.ca_bundle.parent, *fixed, "ro"),
         _bind(CA_BUNDLE, paths.ca_bundle, *fixed, "ro"),
         _bind("/etc/resolv.conf", paths.resolv_conf, *fixed, "ro"),
         _bind("/etc/hosts", paths.hosts, *fixed, "ro"),

@@ -6,7 +6,7 @@ to may be dialled is a second question, answered by `corral.policy.addresses`; b
 
 import ipaddress
 import re
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,11 +14,13 @@ import idna
 
 from corral.errors import InvalidInput
 from corral.model.egress import EgressPolicy, HostRule
-from corral.policy.addresses import Address, parse_networks
+from corral.policy.addresses import Address
+from corral.policy.paths import matches
 
 MAX_HOST = 253
-MAX_RULES = 1024
 GATEWAY_HOST = "gateway.corral"
+HOST_ALIAS = "host.corral"
+"""The host itself, as a private service; each of its ports must be named."""
 
 MODEL_HOSTS = frozenset(
     {
@@ -56,6 +58,11 @@ class Reason(StrEnum):
     GRANT = "grant-over"
     TOO_MANY = "too-many-connections"
     BAD_REQUEST = "bad-request"
+    DENIED = "denied-by-rule"
+    REQUEST_NOT_ALLOWED = "request-not-allowed"
+    SECRET = "secret-in-request"  # noqa: S105 (a reason)
+    NO_PLACEHOLDER = "no-placeholder"
+    UNREADABLE = "cannot-be-read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,96 +164,138 @@ def split_authority(text: str, default_port: int) -> tuple[str, int]:
         if text.endswith(":"):
             raise _bad_host(text)
         return canonical_host(host), default_port
-    return canonical_host(host), _port(port)
+    return canonical_host(host), checked_port(port)
 
 
-def _port(text: str) -> int:
+def checked_port(text: str) -> int:
+    """A port as a number, or raise InvalidInput."""
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) <= 65535):
         raise InvalidInput(f"port {text[:20]!r} is not valid", "use 1 to 65535")
     return int(text)
 
 
-def parse_rule(text: str) -> HostRule:
-    """A rule from `HOST`, `HOST:PORT[,PORT…]`, where HOST is a name, `*.DOMAIN`, `*` or an address. Raises
-    InvalidInput.
-    """
-    host, ports = text.strip(), ""
-    if "/" in host:
-        raise InvalidInput(
-            f"{text[:80]!r} is not a host", "give HOST or HOST:PORT, without a scheme and a path"
+class RuleBook:
+    """A policy, indexed: a decision costs the same however many rules there are."""
+
+    def __init__(self, policy: EgressPolicy) -> None:
+        self.policy = policy
+        self._allowing: dict[str, list[HostRule]] = {}
+        self._denying: dict[str, list[HostRule]] = {}
+        for rule in policy.rules:
+            (self._denying if rule.deny else self._allowing).setdefault(rule.host, []).append(rule)
+
+    def matching(self, host: str) -> tuple[HostRule, ...]:
+        """The most specific rules that allow something at a canonical host: exact beats wildcard, longer beats
+        shorter (G-52, G-53).
+        """
+        return next((tuple(found) for name in _patterns(host) if (found := self._allowing.get(name))), ())
+
+    def refusing(self, host: str, port: int) -> list[HostRule]:
+        """All rules that deny something there: none of them is beaten by another (G-305)."""
+        if not self._denying:
+            return []
+        return [
+            rule for name in _patterns(host) for rule in self._denying.get(name, ()) if port in rule.ports
+        ]
+
+    def name_allowed(self, host: str) -> bool:
+        """Whether a DNS question for a canonical name may be answered: it may be connected to at some port."""
+        if host in METADATA_HOSTS or host in MODEL_HOSTS:
+            return False
+        ports = {port for rule in self.matching(host) for port in rule.ports}
+        return any(self._shut(host, port) is None for port in ports)
+
+    def _shut(self, host: str, port: int) -> HostRule | None:
+        return next((rule for rule in self.refusing(host, port) if not rule.inside), None)
+
+    def decide(self, host: str, port: int, model_hosts: Set[str] = MODEL_HOSTS) -> Decision:
+        """Whether a sandbox may connect to a canonical `host` at `port` (G-52 to G-55, G-185, G-305)."""
+        if host in METADATA_HOSTS:
+            return Denied(
+                host, port, Reason.METADATA, f"{host} is a metadata service", "this cannot be allowed"
+            )
+        if host in model_hosts:
+            return _model_api(host, port)
+        if (shut := self._shut(host, port)) is not None:
+            return _denied_by(shut, host, port)
+        rules = self.matching(host)
+        for rule in rules:
+            if port in rule.ports:
+                return Allowed(host, port, rule)
+        if rules:
+            ports = ", ".join(str(p) for p in sorted({p for rule in rules for p in rule.ports}))
+            message = f"{host} is allowed at port {ports} only, not at {port}"
+            return Denied(host, port, Reason.PORT_NOT_ALLOWED, message, how_to_allow(host, port))
+        reason = Reason.LITERAL if literal(host) is not None else Reason.NOT_ALLOWED
+        message = f"{host} is not in this sandbox's list of allowed hosts"
+        return Denied(host, port, reason, message, how_to_allow(host, port))
+
+    def looks_inside(self, host: str, port: int) -> bool:
+        """Whether a rule of an allowed destination depends on the requests made there (G-59)."""
+        return any(rule.inside for rule in self.refusing(host, port)) or any(
+            rule.inside for rule in self.matching(host) if port in rule.ports
         )
-    if host.startswith("["):
-        host, _, ports = host.partition("]")
-        host, ports = host + "]", ports.removeprefix(":")
-    elif host.count(":") == 1:
-        host, ports = host.split(":")
-    if not ports:
-        return HostRule(_rule_host(host))
-    return HostRule(_rule_host(host), tuple(sorted({_port(p.strip()) for p in ports.split(",")})))
+
+    def decide_request(self, allowed: Allowed, method: str, path: str) -> Decision:
+        """Whether a request to an allowed destination may be made. `path` is as sent, without the query (G-49, G-59)."""
+        host, port = allowed.host, allowed.port
+        for rule in self.refusing(host, port):
+            if _request_matches(rule, method, path):
+                return _denied_by(rule, host, port)
+        for rule in self.matching(host):
+            if port in rule.ports and _request_matches(rule, method, path):
+                return Allowed(host, port, rule)
+        return Denied(
+            host,
+            port,
+            Reason.REQUEST_NOT_ALLOWED,
+            f"{host} is allowed, but not to {method[:32]} {path[:200]}",
+            f"see what is allowed there: http://{GATEWAY_HOST}/policy",
+        )
 
 
-def rule_text(rule: HostRule) -> str:
-    """A rule as `parse_rule` reads it; the usual ports are not said."""
-    host = f"[{rule.host}]" if ":" in rule.host else rule.host
-    return host if rule == HostRule(rule.host) else f"{host}:{','.join(map(str, rule.ports))}"
+def _patterns(host: str) -> Iterator[str]:
+    """The hosts of rules that match a canonical host, the most specific first."""
+    yield host
+    if literal(host) is not None:
+        return
+    at = host.find(".")
+    while at >= 0:
+        yield "*" + host[at:]
+        at = host.find(".", at + 1)
+    yield "*"
 
 
-def _rule_host(text: str) -> str:
-    if text == "*":
-        return text
-    if text.startswith("*."):
-        domain = canonical_host(text[2:])
-        if literal(domain) is not None:
-            raise _bad_host(text)
-        return "*." + domain
-    return canonical_host(text)
+def _request_matches(rule: HostRule, method: str, path: str) -> bool:
+    if rule.methods and method not in rule.methods:
+        return False
+    return not rule.paths or any(matches(path, pattern) for pattern in rule.paths)
 
 
-def checked_policy(policy: EgressPolicy) -> EgressPolicy:
-    """The policy with canonical hosts and networks, or raise InvalidInput naming what is wrong (G-306,
-    G-310).
-    """
-    if len(policy.rules) > MAX_RULES:
-        raise InvalidInput(f"{len(policy.rules)} egress rules are too many", f"give at most {MAX_RULES}")
-    rules = []
-    for rule in policy.rules:
-        if not rule.ports:
-            raise InvalidInput(f"the rule for {rule.host} lists no port", "name at least one, such as 443")
-        rules.append(HostRule(_rule_host(rule.host), tuple(_port(str(port)) for port in rule.ports)))
-    return EgressPolicy(tuple(rules), tuple(str(net) for net in parse_networks(policy.networks)))
+def _denied_by(rule: HostRule, host: str, port: int) -> Denied:
+    where = f" ({rule.origin})" if rule.origin else ""
+    return Denied(
+        host,
+        port,
+        Reason.DENIED,
+        f"a rule denies {host}{where}",
+        "ask the person who runs this sandbox to take the rule back",
+    )
 
 
 def matching_rules(policy: EgressPolicy, host: str) -> tuple[HostRule, ...]:
-    """The most specific rules that match a canonical host: exact beats wildcard, longer beats shorter (G-52,
-    G-53).
-    """
-    exact = tuple(rule for rule in policy.rules if rule.host == host)
-    if exact or literal(host) is not None:
-        return exact
-    wild = [rule for rule in policy.rules if rule.host.startswith("*.") and host.endswith(rule.host[1:])]
-    if not wild:
-        return tuple(rule for rule in policy.rules if rule.host == "*")
-    longest = max(len(rule.host) for rule in wild)
-    return tuple(rule for rule in wild if len(rule.host) == longest)
+    """See `RuleBook.matching`."""
+    return RuleBook(policy).matching(host)
 
 
 def decide(policy: EgressPolicy, host: str, port: int, model_hosts: Set[str] = MODEL_HOSTS) -> Decision:
-    """Whether `policy` lets a sandbox connect to a canonical `host` at `port` (G-52 to G-55, G-185)."""
-    if host in METADATA_HOSTS:
-        return Denied(host, port, Reason.METADATA, f"{host} is a metadata service", "this cannot be allowed")
-    if host in model_hosts:
-        return _model_api(host, port)
-    rules = matching_rules(policy, host)
-    for rule in rules:
-        if port in rule.ports:
-            return Allowed(host, port, rule)
-    if rules:
-        ports = ", ".join(str(p) for p in sorted({p for rule in rules for p in rule.ports}))
-        message = f"{host} is allowed at port {ports} only, not at {port}"
-        return Denied(host, port, Reason.PORT_NOT_ALLOWED, message, how_to_allow(host, port))
-    reason = Reason.LITERAL if literal(host) is not None else Reason.NOT_ALLOWED
-    message = f"{host} is not in this sandbox's list of allowed hosts"
-    return Denied(host, port, reason, message, how_to_allow(host, port))
+    """See `RuleBook.decide`, which is what to keep for many decisions on one policy."""
+    return RuleBook(policy).decide(host, port, model_hosts)
+
+
+def name_allowed(policy: EgressPolicy, host: str) -> bool:
+    """See `RuleBook.name_allowed`."""
+    return RuleBook(policy).name_allowed(host)
 
 
 def _model_api(host: str, port: int) -> Denied:
@@ -266,8 +315,3 @@ def how_to_allow(host: str, port: int) -> str:
         f'run `corral-ask host {where} "why it is needed"` to ask the person who runs this sandbox, who can also allow it '
         f"from the start: `corral create --allow {where}`"
     )
-
-
-def name_allowed(policy: EgressPolicy, host: str) -> bool:
-    """Whether a DNS question for a canonical name may be answered: a rule lists it at some port."""
-    return host not in METADATA_HOSTS and host not in MODEL_HOSTS and bool(matching_rules(policy, host))

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from corral.errors import InvalidInput
+from corral.model.binding import Absent, Mode, Place
 from corral.model.budget import Scope, Window
 from corral.model.capacity import Resource
 from corral.model.lifecycle import State
@@ -69,6 +70,39 @@ class Checkpoint(Request):
     name: Name
 
 
+class _BindingFields(BaseModel):
+    hosts: list[Text] = Field(
+        max_length=64, description="Names, or `*.DOMAIN`.", examples=[["api.example.com"]]
+    )
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default=[443], max_length=16)
+    places: list[Place] = Field(
+        default=[Place.HEADER], description="Parts of a request in which the placeholder is replaced."
+    )
+    mode: Mode = Field(
+        default=Mode.REPLACE,
+        description="`replace` a placeholder, `set` a header field in each request, or sign requests to `aws` again.",
+    )
+    absent: Absent = Field(
+        default=Absent.PASS, description="What becomes of a request without a placeholder."
+    )
+    fields: list[Text] = Field(default=[], max_length=16, description="Header fields beyond the usual ones.")
+    form: Text = Field(default="{}", description="Value of the header field that `set` writes.")
+    parameters: list[Text] = Field(default=[], max_length=16, description="Of the query. Default: all.")
+    methods: list[Text] = Field(default=[], max_length=16, description="For `set`. Default: all.")
+    paths: list[Text] = Field(default=[], max_length=64, description="For `set`; at least one.")
+    replaces: bool = Field(default=False, description="`set` takes the place of a field that is there.")
+    plaintext: bool = Field(default=False, description="Also over unencrypted HTTP.")
+    variable: Text = Field(default="", description="Holds the placeholder. Default: told from the name.")
+
+
+class BindSecret(Request, _BindingFields):
+    """The hosts that a secret goes to, and where in a request it may stand."""
+
+
+class SecretBinding(Reply, _BindingFields):
+    """The hosts that a secret goes to, and where in a request it may stand."""
+
+
 class AddSecret(Request):
     """A credential for the vault. Its value is never shown again."""
 
@@ -76,6 +110,9 @@ class AddSecret(Request):
     value: SecretStr = Field(max_length=MAX_SECRET)
     provider: Provider | None = Field(default=None, description="Default: told from the name.")
     base_url: Text | None = Field(default=None, description="Default: the provider's own.")
+    binding: BindSecret | None = Field(
+        default=None, description="In place of a provider: the hosts that get it."
+    )
 
 
 class SecretInfo(Reply):
@@ -86,6 +123,7 @@ class SecretInfo(Reply):
     base_url: str
     created_at: Time
     updated_at: Time
+    binding: SecretBinding | None = None
 
 
 class SecretList(Reply):

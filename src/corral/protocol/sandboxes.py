@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from corral.model.git import Access
+from corral.model.ids import NAME_PATTERN
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, Isolation
 from corral.policy.budget import MAX_CAP
@@ -29,7 +30,21 @@ MAX_ALLOW = 256
 
 Seconds = Annotated[int, Field(ge=1, le=MAX_TTL)]
 AllowedHost = Annotated[
-    str, Field(min_length=1, max_length=260, examples=["example.org", "*.example.org:8443"])
+    str,
+    Field(
+        min_length=1,
+        max_length=2048,
+        examples=["example.org", "*.example.org:8443", "GET example.org/v1/**", "@npm"],
+    ),
+]
+SecretUse = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        pattern=f"^{NAME_PATTERN}(=[A-Za-z_][A-Za-z0-9_]*)?$",
+        examples=["github", "github=GH_TOKEN"],
+    ),
 ]
 
 
@@ -73,10 +88,15 @@ class CreateSandbox(Request):
         max_length=MAX_ALLOW,
         description="Hosts it may reach beyond the host's own list.",
     )
-    secrets: list[Name] | None = Field(
+    deny: list[AllowedHost] = Field(
+        default_factory=list,
+        max_length=MAX_ALLOW,
+        description="What it may not reach whatever allows it, written likewise.",
+    )
+    secrets: list[SecretUse] | None = Field(
         default=None,
         max_length=64,
-        description="Secrets that it may use through the gateway. Default: what the agent needs.",
+        description="Secrets that it may use through the gateway, as NAME or NAME=VARIABLE. Default: what the agent needs.",
     )
     agent: Name | None = Field(
         default=None, description="The coding agent that it is for.", examples=["claude"]

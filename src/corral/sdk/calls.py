@@ -63,6 +63,7 @@ def create_sandbox(
     workdir: str | None = None,
     ttl: int | None = None,
     allow: Iterable[str] = (),
+    deny: Iterable[str] = (),
     secrets: Iterable[str] | None = None,
     agent: str | None = None,
     repo: str | None = None,
@@ -79,13 +80,13 @@ def create_sandbox(
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
 
     `template`: name or id (default: the agent's, or `base`). `isolation`: `container` or `gvisor`. `limits`: any of
-    memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: hosts that it may reach
-    beyond the host's own list, as `host`, `host:port` or `*.domain`. `secrets`: names of those that it may use. `agent`:
-    the coding agent it is for. `repo`: path on the daemon's host, or HTTPS URL; `branch`: a name, or `auto`.
-    `budget`: what its model calls may cost, in millionths of a US dollar. `queue`: wait for room on the host, rather than
-    be refused (NoCapacity, DiskFull), for `queue_timeout` seconds at most; `progress` tells the place.
-    `git_repos`: repositories that git in it may
-    use with the host's credential, as `host/owner/name`, with `:write` behind it to push.
+    memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: what it may reach, as
+    `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`; `deny`: what it may not, whatever allows it.
+    `secrets`: those that it may use, as `name` or `name=VARIABLE`. `agent`: the coding agent it is for. `repo`: path on
+    the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in millionths
+    of a US dollar. `queue`: wait for room on the host, rather than be refused (NoCapacity, DiskFull), for `queue_timeout`
+    seconds at most; `progress` tells the place. `git_repos`: repositories that git in it may use with the host's
+    credential, as `host/owner/name`, with `:write` behind it to push.
     `models`: patterns of models that it may use; `aliases`: model asked for → model sent; `expires`: seconds until its
     grant covers nothing any more.
     """
@@ -103,6 +104,7 @@ def create_sandbox(
             workdir=workdir,
             ttl=ttl,
             allow=list(allow) or None,
+            deny=list(deny) or None,
             secrets=None if secrets is None else list(secrets),
             agent=agent,
             repo=repo,
@@ -352,10 +354,23 @@ def list_secrets() -> Call[list[catalog.SecretInfo]]:
 
 
 def put_secret(
-    name: str, value: str, provider: Provider | str | None = None, base_url: str | None = None
+    name: str,
+    value: str,
+    provider: Provider | str | None = None,
+    base_url: str | None = None,
+    binding: Mapping[str, Any] | None = None,
 ) -> Call[catalog.SecretInfo]:
-    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox."""
-    body = build(catalog.AddSecret, name=name, value=value, **_given(provider=provider, base_url=base_url))
+    """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox.
+
+    `binding`, in place of a provider, says which hosts get it: `hosts`, and any of the other fields of `BindSecret`.
+    """
+    bound = None if binding is None else build(catalog.BindSecret, **binding)
+    body = build(
+        catalog.AddSecret,
+        name=name,
+        value=value,
+        **_given(provider=provider, base_url=base_url, binding=bound),
+    )
     # The shape redacts the value wherever it is written, so here, where it must be, it is put beside.
     content = json.dumps({**body.model_dump(mode="json", exclude_unset=True), "value": value}).encode()
     return Call(Request("PUT", url("secrets"), content, json=True), reply(catalog.SecretInfo))

@@ -37,6 +37,7 @@ class CreateOptions(TypedDict, total=False):
     workdir: str | None
     ttl: int | None
     allow: tuple[str, ...]
+    deny: tuple[str, ...]
     secrets: tuple[str, ...] | None
     agent: str | None
     repo: str | None

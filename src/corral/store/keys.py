@@ -21,8 +21,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from corral.engine.ports import OpenedSecret
 from corral.errors import HostError
-from corral.model.ids import GrantId, TenantId
+from corral.model.binding import Binding
+from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
+from corral.store.codec import encode
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -34,11 +36,12 @@ API_KEY_BYTES = 20
 class Keys:
     """Keys of one installation, by purpose."""
 
-    __slots__ = ("_api", "_audit", "_check", "_tokens", "_vault")
+    __slots__ = ("_api", "_audit", "_check", "_seeds", "_tokens", "_vault")
 
     def __init__(self, master: bytes) -> None:
         self._vault = AESGCM(_derive(master, "vault"))
         self._tokens = _derive(master, "grant tokens")
+        self._seeds = _derive(master, "placeholders")
         self._api = _derive(master, "api keys")
         self._audit = _derive(master, "audit head")
         self._check = _derive(master, "key check")
@@ -53,10 +56,16 @@ class Keys:
         return nonce + self._vault.encrypt(nonce, secret.value.reveal().encode("utf-8"), _binding(secret))
 
     def unseal(
-        self, tenant: TenantId, name: str, provider: Provider, base_url: str, sealed: bytes
+        self,
+        tenant: TenantId,
+        name: str,
+        provider: Provider,
+        base_url: str,
+        sealed: bytes,
+        binding: Binding | None = None,
     ) -> OpenedSecret:
         """The secret again. Raises HostError if any of the row was altered, or is another key's."""
-        bound = OpenedSecret(tenant, name, provider, base_url, Secret(""))
+        bound = OpenedSecret(tenant, name, provider, base_url, Secret(""), binding)
         try:
             plain = self._vault.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _binding(bound))
         except (InvalidTag, ValueError):
@@ -64,11 +73,15 @@ class Keys:
                 f"secret {name!r} cannot be decrypted: its row was altered",
                 f"store it again: `corral secret add {name}`",
             ) from None
-        return OpenedSecret(tenant, name, provider, base_url, Secret(plain.decode("utf-8")))
+        return OpenedSecret(tenant, name, provider, base_url, Secret(plain.decode("utf-8")), binding)
 
     def grant_token(self, grant: GrantId) -> Secret:
         """The token of a grant: always the same for the same id."""
         return Secret(TOKEN_PREFIX + _text(hmac.digest(self._tokens, grant.encode("utf-8"), "sha256")))
+
+    def placeholder_seed(self, sandbox: SandboxId) -> Secret:
+        """What a sandbox's placeholders are made of: always the same for the same id."""
+        return Secret(hmac.digest(self._seeds, sandbox.encode("utf-8"), "sha256").hex())
 
     def webhook_key(self) -> Secret:
         """The key that signs what is told to a webhook."""
@@ -95,7 +108,9 @@ def _derive(master: bytes, purpose: str) -> bytes:
 def _binding(secret: OpenedSecret) -> bytes:
     # The address is bound too: else whoever can write to the database could have a key sent to his own
     # server.
-    fields = ["secret", secret.tenant, secret.name, secret.provider.value, secret.base_url]
+    fields: list[object] = ["secret", secret.tenant, secret.name, secret.provider.value, secret.base_url]
+    if secret.binding is not None:
+        fields.append(encode(secret.binding))
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

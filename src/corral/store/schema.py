@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,6 +133,7 @@ secrets = Table(
     Column("provider", String(32), nullable=False),
     Column("base_url", Text, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
+    Column("binding", JSON(none_as_null=True)),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
 )

@@ -178,6 +178,10 @@ class SqlStore:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
         return self._keys.grant_token(grant)
 
+    async def derive_seed(self, sandbox: SandboxId) -> Secret:
+        """What a sandbox's placeholders are made of: the same at each call, another for each sandbox."""
+        return self._keys.placeholder_seed(sandbox)
+
     async def webhook_key(self) -> Secret:
         """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""
         return self._keys.webhook_key()

@@ -8,10 +8,11 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 
 from corral.engine.ports import OpenedSecret
 from corral.errors import HostError, NotFound
+from corral.model.binding import Binding
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.store import schema
-from corral.store.codec import decode
+from corral.store.codec import decode, encode
 from corral.store.keys import Keys
 
 _secrets, _api_keys = schema.secrets, schema.api_keys
@@ -41,6 +42,7 @@ def put(db: Connection, keys: Keys, secret: OpenedSecret, now: datetime) -> Secr
         "provider": secret.provider.value,
         "base_url": secret.base_url,
         "sealed": keys.seal(secret),
+        "binding": None if secret.binding is None else encode(secret.binding),
         "updated_at": now,
     }
     which = (_secrets.c.tenant == secret.tenant, _secrets.c.name == secret.name)
@@ -49,7 +51,9 @@ def put(db: Connection, keys: Keys, secret: OpenedSecret, now: datetime) -> Secr
         db.execute(insert(_secrets).values(tenant=secret.tenant, name=secret.name, created_at=now, **values))
     else:
         db.execute(update(_secrets).where(*which).values(**values))
-    return SecretInfo(secret.tenant, secret.name, secret.provider, secret.base_url, created or now, now)
+    return SecretInfo(
+        secret.tenant, secret.name, secret.provider, secret.base_url, created or now, now, secret.binding
+    )
 
 
 def remove(db: Connection, tenant: TenantId, name: str) -> None:
@@ -73,14 +77,26 @@ def _info(row: Row[Any]) -> SecretInfo:
         row.base_url,
         row.created_at,
         row.updated_at,
+        _binding(row),
     )
+
+
+def _binding(row: Row[Any]) -> Binding | None:
+    return None if row.binding is None else decode(Binding, row.binding)
 
 
 def open_all(db: Connection, keys: Keys) -> list[OpenedSecret]:
     """All secrets of all tenants, decrypted."""
     rows = db.execute(select(_secrets).order_by(_secrets.c.tenant, _secrets.c.name))
     return [
-        keys.unseal(TenantId(row.tenant), row.name, decode(Provider, row.provider), row.base_url, row.sealed)
+        keys.unseal(
+            TenantId(row.tenant),
+            row.name,
+            decode(Provider, row.provider),
+            row.base_url,
+            row.sealed,
+            _binding(row),
+        )
         for row in rows
     ]
 

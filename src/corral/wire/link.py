@@ -23,6 +23,7 @@ from typing import Any
 
 from corral.errors import InvalidInput, TooLarge
 from corral.model.approval import Answer, Question
+from corral.model.binding import Binding
 from corral.model.budget import Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
@@ -36,7 +37,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Attach:
     name: str
     grant: GrantSpec
     egress: EgressPolicy
+    seed: Secret
     repos: tuple[RepoGrant, ...]
     push: PushPolicy
     listeners: tuple[ListenerSpec, ...]
@@ -111,6 +113,7 @@ class SecretSpec:
     provider: Provider
     base_url: str
     value: Secret
+    binding: Binding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,15 @@ class SetConfig:
     output: int
     asking: tuple[str, ...]
     models: ModelRules
+
+
+@dataclass(frozen=True, slots=True)
+class SetAuthority:
+    """Replace the certificate authority by which the gateway ends TLS: its certificate and its key, both in PEM."""
+
+    seq: int
+    certificate: str
+    key: Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +340,7 @@ Message = (
     | SetSecrets
     | SetPrices
     | SetConfig
+    | SetAuthority
     | Ping
     | UsageAck
     | Ready

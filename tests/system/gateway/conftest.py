@@ -222,6 +222,7 @@ class Bed:
             f"box-{number}",
             grant or a_grant(sandbox, token, secrets),
             policy or EgressPolicy(),
+            Secret(f"seed-{number}"),
         )
         await self.client.attach(attachment, own)
         ports = {listener.kind: listener.sock.getsockname()[1] for listener in own}

@@ -31,7 +31,7 @@ def spec(url: str = "https://api.anthropic.com", provider: Provider = Provider.A
 
 def box() -> Box:
     grant = GrantSpec("00", ("key",), ModelRules())
-    attach = Attach(0, SANDBOX, TENANT, "b", grant, EgressPolicy(), (), PushPolicy(), ())
+    attach = Attach(0, SANDBOX, TENANT, "b", grant, EgressPolicy(), Secret("seed"), (), PushPolicy(), ())
     return Box(attach, lambda record: None, frozenset)
 
 

@@ -14,12 +14,11 @@ from corral.policy.egress import (
     Denied,
     Reason,
     canonical_host,
-    checked_policy,
     decide,
     name_allowed,
-    parse_rule,
     split_authority,
 )
+from corral.policy.rules import checked_policy, parse_rule
 
 POLICY = EgressPolicy(
     rules=(

@@ -26,6 +26,7 @@ from corral.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from corral.model import budget
 from corral.model.approval import Approval, ApprovalId, Kind, Question, Status, bounded
 from corral.model.approval import Scope as Reach
+from corral.model.binding import Binding
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import ApprovalEvent, LifecycleEvent
 from corral.model.events import Event as Told
@@ -400,7 +401,13 @@ class FakeSecrets:
         self.values: dict[str, Secret] = {}
 
     async def add(
-        self, tenant: TenantId, name: str, value: Secret, provider: Provider | None, base_url: str | None
+        self,
+        tenant: TenantId,
+        name: str,
+        value: Secret,
+        provider: Provider | None,
+        base_url: str | None,
+        binding: Binding | None,
     ) -> SecretInfo:
         self.values[name] = value
         return self._info(name)

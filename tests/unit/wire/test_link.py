@@ -28,6 +28,7 @@ GRANT = link.GrantSpec("ab", ("anthropic",), ModelRules())
 MESSAGES: list[link.Message] = [
     link.Attach(
         1, SANDBOX, TENANT, "brave-otter", GRANT, EgressPolicy((HostRule("a.com", (443,)),), ("10.0.0.0/8",)),
+        Secret("seed"),
         (RepoGrant("github.com", "o/r", Access.WRITE, "github", True), RepoGrant("git.test:8443", "a/b/c")),
         PushPolicy((PushRule(Verdict.ASK, "main", (Operation.FORCE,)),), ("ci.skip",)),
         (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
