@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #define MARK "CORRAL_PROCESS=" /* in the environment of every process of ours, followed by its id */
+#define SPOOL "/run/corral/io"
 #define BUFFER_SIZE 65536
 
 /* ---- frames: see src/corral/wire/guest.py ---- */

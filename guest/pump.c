@@ -12,7 +12,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define SPOOL "/run/corral/io"
 #define DRAIN_READS 32 /* twice what the largest pipe holds: whoever still writes is not the process that ended */
 
 char io_buffer[BUFFER_SIZE];

@@ -3,6 +3,7 @@
 #include "corral-init.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -127,8 +128,22 @@ void free_process(struct process *p)
 	free(p);
 }
 
+/*
+ * The daemon removes the files, too. But a kernel that was not told that they are gone (gVisor's) would look for them when
+ * it goes on from a saved image.
+ */
+static void remove_spool(const struct process *p)
+{
+	char path[64];
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof path, SPOOL "/%u.%s", p->id, i ? "err" : "out");
+		unlink(path);
+	}
+}
+
 void forget(struct process *p)
 {
+	remove_spool(p);
 	unmark_dirty(p);
 	p->forgotten = true;
 }

@@ -155,14 +155,17 @@ async def stop_sandbox(
 
 
 @router.post("/sandboxes/{ref}/pause", tags=["sandboxes"], responses=documented())
-async def pause_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
-    """Freeze its processes where they are."""
-    return shapes.sandbox_info(await caller.engine.sandboxes.pause(caller.tenant, ref))
+async def pause_sandbox(
+    caller: CallerDep, ref: RefPath, body: protocol.PauseSandbox | None = None
+) -> protocol.SandboxInfo:
+    """Freeze its processes where they are, or write them to disk."""
+    memory = (body or protocol.PauseSandbox()).memory
+    return shapes.sandbox_info(await caller.engine.sandboxes.pause(caller.tenant, ref, memory=memory))
 
 
 @router.post("/sandboxes/{ref}/resume", tags=["sandboxes"], responses=documented())
 async def resume_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInfo:
-    """Let a paused sandbox go on."""
+    """Let a paused or suspended sandbox go on."""
     return shapes.sandbox_info(await caller.engine.sandboxes.resume(caller.tenant, ref))
 
 

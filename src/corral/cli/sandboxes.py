@@ -316,13 +316,14 @@ def stop(app: App, names: Sequence[str], grace: float, as_json: bool) -> None:
     each(names, lambda name: app.client.stop_sandbox(name, grace), as_json)
 
 
-@click.command(epilog="\b\nExample:\n  corral pause box")
+@click.command(epilog="\b\nExamples:\n  corral pause box\n  corral pause --memory box")
 @click.argument("names", nargs=-1, required=True)
+@click.option("--memory", is_flag=True, help="Write processes to disk and free their memory (gVisor only).")
 @json_option
 @pass_app
-def pause(app: App, names: Sequence[str], as_json: bool) -> None:
+def pause(app: App, names: Sequence[str], memory: bool, as_json: bool) -> None:
     """Freeze sandboxes where they are; they use no CPU until they are resumed."""
-    each(names, app.client.pause_sandbox, as_json)
+    each(names, lambda name: app.client.pause_sandbox(name, memory=memory), as_json)
 
 
 @click.command(epilog="\b\nExample:\n  corral resume box")
@@ -330,7 +331,7 @@ def pause(app: App, names: Sequence[str], as_json: bool) -> None:
 @json_option
 @pass_app
 def resume(app: App, names: Sequence[str], as_json: bool) -> None:
-    """Let paused sandboxes go on."""
+    """Let paused and suspended sandboxes go on."""
     each(names, app.client.resume_sandbox, as_json)
 
 

@@ -240,6 +240,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         ),
         on_claimed=processes.refresh,
         on_up=Services(processes).start,
+        on_leave=processes.leave,
         on_demand=lambda spec: pools.demand(spec),
     )
     pools = Pools(

@@ -14,8 +14,11 @@ have no end.
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import sys
+import termios
 from pathlib import Path
 
 from corral.drivers.records import decode_process, encode_process
@@ -53,6 +56,15 @@ def clear_spool(spool: Path, place: Path) -> None:
         if entry.name.partition(".")[0] not in kept:
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
                 entry.unlink()
+
+
+def pending(place: Path) -> int:
+    """Bytes that PID 1 has been told and has not read yet."""
+    fd = os.open(place / IN_FIFO, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    finally:
+        os.close(fd)
 
 
 class FifoLink:

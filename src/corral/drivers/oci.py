@@ -15,31 +15,34 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from corral.drivers import oci_memory
 from corral.drivers.execfiles import ExecGuestFiles
 from corral.drivers.files import HostGuestFiles
-from corral.drivers.guest_link import IN_FIFO, OUT_FIFO, FifoLink, clear_spool, make_fifos
+from corral.drivers.guest_link import IN_FIFO, OUT_FIFO, RECORDS, FifoLink, clear_spool, make_fifos
 from corral.drivers.oci_exec import run_inside
 from corral.drivers.oci_host import UsableRuntimes, host_facts, probe_runtimes
 from corral.drivers.oci_places import Place, Record, Records
 from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
-from corral.drivers.oci_start import kill_all, starting
-from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener
+from corral.drivers.oci_start import kill_all, start_over, starting
+from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener, Saved
 from corral.errors import Conflict, HostError, Unsupported
 from corral.host import mounts, namespaces
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
-from corral.model.ids import LayerDigest, SandboxId, TenantId, is_id
+from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId, is_id
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
+from corral.model.secrets import Secret
 from corral.model.template import Template
 from corral.network.networks import Networks
 from corral.network.pair import GATEWAY_ADDRESS
 from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files
 from corral.oci.runtime import Runtime
+from corral.rootfs.machine_images import MachineImages
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.store import RootStore
 from corral.wire import guest
@@ -81,6 +84,7 @@ class OciDriver:
         self._unlimited_disk = unlimited_disk
         self._cgroup_root = f"/corral-{instance}"
         self._records = Records(data_dir / "sandboxes")
+        self._images = MachineImages(store)
         self._runtimes = UsableRuntimes()
         self._opened: tuple[Layout, HostFacts, asyncio.AbstractEventLoop] | None = None
         self._mounting = asyncio.Lock()
@@ -167,35 +171,57 @@ class OciDriver:
             return await self._networks.open_ports(spec.id, only)
         return await self._networks.listen(spec.id, spec.egress.ports)
 
-    async def start(self, spec: SandboxSpec, template: Template) -> None:
+    async def start(self, spec: SandboxSpec, template: Template, saved: Saved | None = None) -> None:
         """As Driver says."""
         runtime = self._runtime(spec.runtime)
         place = self._place(spec.id)
         sysfs = None if runtime.traits.own_kernel else await self._networks.sysfs(spec.id)
+        if saved is not None:
+            await asyncio.to_thread(oci_memory.check_readable, runtime, self._images, saved.image)
+            await asyncio.to_thread(self._images.unpack, saved.image, spec.id, place.path / RECORDS)
         await asyncio.to_thread(self._write_bundle, spec, template, runtime, sysfs)
+        if saved is None:  # else the guest has files there open
+            await asyncio.to_thread(clear_spool, self._spool(spec.id), place.path)
         try:
-            with _fifos(place.path) as (stdin, stdout), starting(place) as hold:
-                await runtime.start(
-                    spec.id, place.bundle, stdin, stdout, suid=template.config.sudo, hold=hold
-                )
+            async with self._opened_image(saved) as image:
+                with _fifos(place.path) as (stdin, stdout), starting(place) as hold:
+                    await runtime.start(
+                        spec.id,
+                        place.bundle,
+                        stdin,
+                        stdout,
+                        suid=template.config.sudo,
+                        hold=hold,
+                        image=image,
+                    )
         except BaseException:
             await asyncio.shield(self._clear_processes(spec.id))
             raise
+
+    @contextlib.asynccontextmanager
+    async def _opened_image(self, saved: Saved | None) -> AsyncIterator[Path | None]:
+        if saved is None:
+            yield None
+            return
+        opened = self._images.opened(saved.image, saved.token.reveal().encode())
+        path = await asyncio.to_thread(opened.__enter__)
+        try:
+            yield path
+        finally:
+            await asyncio.shield(asyncio.to_thread(opened.__exit__, None, None, None))
 
     def _write_bundle(
         self, spec: SandboxSpec, template: Template, runtime: Runtime, sysfs: Path | None
     ) -> None:
         place = self._place(spec.id)
-        spool = self._spool(spec.id)
         make_fifos(place.path)
-        clear_spool(spool, place.path)
         paths = BundlePaths(
             root=place.root,
             netns=self._networks.sandbox_netns(spec.id),
             sysfs=sysfs,
             init=find_program("corral-init"),
             ask=self._ask,
-            spool=spool,
+            spool=self._spool(spec.id),
             ca_bundle=self._ca_bundle,
             resolv_conf=place.etc / "resolv.conf",
             hosts=place.etc / "hosts",
@@ -218,9 +244,10 @@ class OciDriver:
 
     async def status(self, sandbox: SandboxId) -> DriverStatus:
         """As Driver says."""
+        await start_over(self._place(sandbox))
         with self._first_process(sandbox) as pidfd:
             if pidfd is not None:
-                frozen = self._cgroup(sandbox).is_frozen()
+                frozen = self._cgroup(sandbox).is_frozen() or oci_memory.is_held(self._place(sandbox))
                 return DriverStatus.PAUSED if frozen else DriverStatus.RUNNING
         return DriverStatus.STOPPED if sandbox in await self.known() else DriverStatus.ABSENT
 
@@ -299,6 +326,43 @@ class OciDriver:
         """As Driver says."""
         self._require_running(sandbox)
         self._cgroup(sandbox).thaw()
+        if oci_memory.is_held(place := self._place(sandbox)):
+            runtime = self._runtime(self._records.get(sandbox).runtime)
+            await oci_memory.release(runtime, sandbox, place)
+
+    async def hold(self, sandbox: SandboxId) -> None:
+        """As Driver says."""
+        self._require_running(sandbox)
+        runtime = self._runtime(self._records.get(sandbox).runtime)
+        oci_memory.require_memory(runtime)
+        self._cgroup(sandbox).thaw()
+        await oci_memory.hold(runtime, sandbox, self._place(sandbox))
+
+    async def save(self, sandbox: SandboxId, image: ImageId, token: Secret, *, own: bool) -> int:
+        """As Driver says."""
+        return await oci_memory.save(
+            self._runtime(self._records.get(sandbox).runtime),
+            sandbox,
+            self._place(sandbox),
+            self._images,
+            image,
+            memory=self._cgroup(sandbox).usage().memory,
+            token=token,
+            own=own,
+        )
+
+    def saves_memory(self, runtime: str) -> bool:
+        """As Driver says."""
+        found = self._runtimes.get(runtime)
+        return found is not None and found.traits.saves_memory
+
+    async def images(self) -> set[ImageId]:
+        """As Driver says."""
+        return await asyncio.to_thread(self._images.known)
+
+    async def remove_image(self, image: ImageId) -> None:
+        """As Driver says."""
+        await asyncio.to_thread(self._images.remove, image)
 
     async def stop(self, sandbox: SandboxId, grace: float) -> None:
         """As Driver says."""
@@ -323,6 +387,7 @@ class OciDriver:
         await asyncio.to_thread(self._forget, sandbox)
 
     def _forget(self, sandbox: SandboxId) -> None:
+        oci_memory.forget(self._place(sandbox))
         for runtime in self._runtimes.usable:
             runtime.forget(sandbox)
         with contextlib.suppress(FileNotFoundError):

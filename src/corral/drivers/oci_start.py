@@ -39,12 +39,25 @@ async def kill_all(group: Cgroup, place: Place) -> None:
     await group.kill()
     while _is_starting(place):
         if time.monotonic() > deadline:
-            raise HostError(
-                "a runtime that an earlier daemon called to start the sandbox does not end",
-                f"look for the process that has {place.bundle / _LOCK} open, and end it",
-            )
+            raise _stuck(place)
         await asyncio.sleep(_POLL_SECONDS)
         await group.kill()
+
+
+async def start_over(place: Place) -> None:
+    """Return once no start is under way that an earlier daemon began. Raises HostError if it does not end."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while _is_starting(place):
+        if time.monotonic() > deadline:
+            raise _stuck(place)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _stuck(place: Place) -> HostError:
+    return HostError(
+        "a runtime that an earlier daemon called to start the sandbox does not end",
+        f"look for the process that has {place.bundle / _LOCK} open, and end it",
+    )
 
 
 def _is_starting(place: Place) -> bool:

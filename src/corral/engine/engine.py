@@ -78,7 +78,8 @@ class Engine:
         """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""
         sandbox = self.sandboxes.get(tenant, ref)
         if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
-            raise Conflict(f"sandbox {sandbox.spec.name} is {sandbox.state}", "wait until it is running")
+            hint = "resume it" if sandbox.state is State.SUSPENDED else "wait until it is running"
+            raise Conflict(f"sandbox {sandbox.spec.name} is {sandbox.state}", hint)
         return self.driver.files(sandbox.spec)
 
     async def denials(self, tenant: TenantId, ref: str) -> list[dict[str, Any]]:

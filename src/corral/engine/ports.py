@@ -19,7 +19,7 @@ from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
-from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
+from corral.model.ids import GrantId, ImageId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
@@ -193,6 +193,14 @@ class GuestFiles(Protocol):
         """Changes below a directory from now on, until closed. Entering returns once the watch is in place."""
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a sandbox goes on from, and the token that its processes are to have."""
+
+    image: ImageId
+    token: Secret
+
+
 class Driver(Protocol):
     """One way to isolate. The engine serialises calls per sandbox, except `guest`, `files`, `stats` and `wait`."""
 
@@ -208,8 +216,9 @@ class Driver(Protocol):
         """Listening sockets in the gateway namespace of a prepared sandbox, new ones at each call (the former must be
         closed by then): all that its egress policy needs, or those of the TLS ports `only`. The caller owns them."""
 
-    async def start(self, spec: SandboxSpec, template: Template) -> None:
-        """Start PID 1 of a prepared sandbox. On failure nothing of it runs."""
+    async def start(self, spec: SandboxSpec, template: Template, saved: "Saved | None" = None) -> None:
+        """Start PID 1 of a prepared sandbox, or let it go on from what was `saved`. On failure nothing of it runs. Raises
+        NotFound and Conflict for an image that is not there, or cannot be read any more."""
 
     async def status(self, sandbox: SandboxId) -> DriverStatus:
         """What is there now, asked of the kernel, not of memory."""
@@ -228,6 +237,24 @@ class Driver(Protocol):
 
     async def resume(self, sandbox: SandboxId) -> None:
         """Thaw."""
+
+    def saves_memory(self, runtime: str) -> bool:
+        """Whether `hold` and `save` work with a runtime."""
+
+    async def hold(self, sandbox: SandboxId) -> None:
+        """Let its processes stand still, so that its memory can be saved; `resume` lets them go on. They may run on for a
+        moment before, if it was paused. Raises Unsupported where its runtime cannot."""
+
+    async def save(self, sandbox: SandboxId, image: ImageId, token: Secret, *, own: bool) -> int:
+        """Write the memory of a held sandbox to an image, with `token` taken out; its size in bytes. The sandbox stays
+        held, so that its files can be committed as they are now. `own`: only this sandbox will go on from it. An image
+        is there whole or not at all. Raises DiskFull."""
+
+    async def images(self) -> set[ImageId]:
+        """All machine images, and what is left of half made ones."""
+
+    async def remove_image(self, image: ImageId) -> None:
+        """Idempotent."""
 
     async def remove(self, sandbox: SandboxId) -> None:
         """Kill and free everything. Idempotent, also for what is half made or unknown."""

@@ -114,6 +114,12 @@ class Processes:
         if session is not None:
             session.close("lost")
 
+    async def leave(self, sandbox: SandboxId) -> None:
+        """End the conversation with a sandbox whose processes are gone from the host, and go on later."""
+        session, _ = self._sessions.pop(sandbox, (None, None))
+        if session is not None:
+            session.detach()
+
     def detach(self) -> None:
         """Let go of all guests, whose processes go on: the daemon ends."""
         for session, _ in self._sessions.values():
@@ -318,7 +324,7 @@ class Processes:
 def _not_running(sandbox: Sandbox) -> Conflict:
     name = sandbox.spec.name
     match sandbox.state:
-        case State.PAUSED:
+        case State.PAUSED | State.SUSPENDED:
             hint = f"resume it: `corral resume {name}`"
         case State.STOPPED:
             hint = f"start it: `corral start {name}`"

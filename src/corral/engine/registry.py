@@ -5,6 +5,7 @@ The daemon is the only writer of its store, so memory and store agree; the store
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 
 from corral.engine.events import Events
 from corral.engine.ports import Clock, Store
@@ -134,11 +135,11 @@ class Registry:
         age = (self._clock.now() - current.spec.created_at).total_seconds()
         return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
 
-    async def add_pause(self, sandbox: SandboxId) -> None:
-        """Put off the end of a paused sandbox's life by the time that it was paused."""
+    async def add_pause(self, sandbox: SandboxId, since: datetime | None = None) -> None:
+        """Put off the end of a paused sandbox's life by the time that it was paused: since its last change, or `since`."""
         current = self._sandboxes[sandbox]
         if current.spec.ttl is not None:
-            paused = (self._clock.now() - current.changed_at).total_seconds()
+            paused = (self._clock.now() - (since or current.changed_at)).total_seconds()
             await self._respec(sandbox, replace(current.spec, ttl=current.spec.ttl + paused))
 
     async def set_egress(self, sandbox: SandboxId, egress: EgressPolicy) -> Sandbox:

@@ -5,6 +5,7 @@ crash leaves in between is finished or undone by `recover`, from the state in th
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -19,19 +20,20 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission, QueueWish
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
-from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Progress, Store
+from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Progress, Saved, Store
 from corral.engine.registry import Registry
 from corral.engine.templates import Templates, check_free_name
-from corral.errors import Conflict, CorralError, HostError, NoCapacity, NotFound
+from corral.errors import Conflict, CorralError, HostError, NoCapacity, NotFound, Unsupported
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Window
 from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
-from corral.model.ids import GrantId, SandboxId, TenantId
+from corral.model.ids import GrantId, ImageId, SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import spare_name
 from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
+from corral.model.secrets import Secret
 from corral.model.service import Service
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
@@ -45,6 +47,9 @@ MAX_SANDBOXES = 10_000
 SWEEP_SECONDS = 1.0
 BUILD = "build"
 """Attribute of a sandbox that is a step of a template's build, and goes with it."""
+
+_STANDING_STILL = (State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMING)
+"""States in which a time to live does not run."""
 
 Ready = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
@@ -71,10 +76,12 @@ class Sandboxes:
         complete: Callable[[TenantId, CreateRequest], Awaitable[CreateRequest]],
         on_claimed: Ready,
         on_up: Callable[[Sandbox, tuple[Service, ...], Progress | None], Awaitable[None]],
+        on_leave: Callable[[SandboxId], Awaitable[None]],
         on_demand: Callable[[SandboxSpec], None] = lambda _: None,
         egress_of: Callable[[SandboxSpec], EgressPolicy] = lambda spec: spec.egress,
     ) -> None:
-        """`on_running` and `on_down` open and close the session with a guest; `on_claimed` tells the session of one that
+        """`on_running` and `on_down` open and close the session with a guest; `on_leave` lets
+        go of one whose processes go on later; `on_claimed` tells the session of one that
         was a spare what it is now; `provision` fills a new sandbox (agent, repository); `complete` checks what a request
         names outside of the engine and fills in its defaults; `on_up` starts services in a running sandbox; `on_demand`
         hears what is asked for, and of lost spares; `egress_of` adds to a sandbox's own policy what was allowed it since,
@@ -95,6 +102,7 @@ class Sandboxes:
         self._complete = complete
         self._egress_of = egress_of
         self._on_claimed = on_claimed
+        self._on_leave = on_leave
         self._on_demand = on_demand
         self._on_up = on_up
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -302,13 +310,20 @@ class Sandboxes:
     async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
         """End its processes: TERM, KILL after `grace` seconds. Its files stay."""
         async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state is State.SUSPENDED:
+                stopped = await self._registry.advance(sandbox.id, Event.STOP)
+                await self._driver.remove_image(own_image(sandbox.id))
+                return stopped
             if sandbox.state not in (State.RUNNING, State.PAUSED):
                 return await self._registry.advance(sandbox.id, Event.STOP)
             await self._take_down(sandbox.id, grace)
             return await self._registry.advance(sandbox.id, Event.STOP)
 
-    async def pause(self, tenant: TenantId, ref: str) -> Sandbox:
-        """Freeze its processes where they are."""
+    async def pause(self, tenant: TenantId, ref: str, *, memory: bool = False) -> Sandbox:
+        """Freeze its processes where they are; with `memory`, write them to disk and free all that they hold of the host
+        but the disk. Raises Unsupported where its runtime cannot do that."""
+        if memory:
+            return await self._suspend(tenant, ref)
         async with self._locked(tenant, ref) as sandbox:
             if sandbox.state is State.RUNNING:
                 await self._driver.pause(sandbox.id)
@@ -319,6 +334,8 @@ class Sandboxes:
     async def resume(self, tenant: TenantId, ref: str) -> Sandbox:
         """Let a paused sandbox go on."""
         async with self._locked(tenant, ref) as sandbox:
+            if sandbox.state is State.SUSPENDED:
+                return await self._wake(sandbox)
             if sandbox.state is not State.PAUSED:
                 return await self._registry.advance(sandbox.id, Event.RESUME)
             async with self._place_again(sandbox):
@@ -328,6 +345,69 @@ class Sandboxes:
             self._activity.touch(sandbox.id)
             await self._on_running(resumed)
             return resumed
+
+    async def _suspend(self, tenant: TenantId, ref: str) -> Sandbox:
+        async with self._locked(tenant, ref) as sandbox:
+            if not self._driver.saves_memory(sandbox.spec.runtime):
+                raise Unsupported(
+                    f"the runtime {sandbox.spec.runtime} cannot save memory",
+                    "pause it without --memory: it uses no CPU then; sandboxes of isolation gvisor can be suspended",
+                )
+            await self._registry.advance(sandbox.id, Event.SUSPEND)
+            try:
+                await self._driver.hold(sandbox.id)
+                await self._driver.save(
+                    sandbox.id, own_image(sandbox.id), await self._token(sandbox.id), own=True
+                )
+            except BaseException as error:
+                await asyncio.shield(self._undo_suspend(sandbox, str(error)))
+                raise
+            return await asyncio.shield(self._finish_suspend(sandbox.id))
+
+    async def _undo_suspend(self, sandbox: Sandbox, reason: str) -> None:
+        with contextlib.suppress(Conflict):  # it has ended
+            await self._driver.resume(sandbox.id)
+        await self._driver.remove_image(own_image(sandbox.id))
+        running = await self._registry.advance(sandbox.id, Event.FAIL, reason)
+        await self._on_running(running)
+
+    async def _finish_suspend(self, sandbox: SandboxId) -> Sandbox:
+        """What is in its image is to be all there is of it: its processes are killed where they stand."""
+        self._abandon_wait(sandbox)
+        await self._on_leave(sandbox)
+        await self._driver.stop(sandbox, 0)
+        await self._gateway.detach(sandbox)
+        suspended = await self._registry.advance(sandbox, Event.SUSPENDED)
+        self.admission.changed()
+        return suspended
+
+    async def _wake(self, sandbox: Sandbox) -> Sandbox:
+        """Let a suspended sandbox go on."""
+        async with self._place_again(sandbox):
+            await self._registry.advance(sandbox.id, Event.RESUME)
+            try:
+                saved = Saved(own_image(sandbox.id), await self._token(sandbox.id))
+                template = await self._store.template(sandbox.spec.template)
+                await self._bring_up(sandbox.spec, template, saved=saved)
+            except BaseException as error:
+                await asyncio.shield(self._failed_wake(sandbox.id, str(error)))
+                raise
+            await self._registry.add_pause(sandbox.id, since=sandbox.changed_at)
+            woken = await self._registry.advance(sandbox.id, Event.STARTED)
+        self._supervise(sandbox.id)
+        self._activity.touch(sandbox.id)
+        await self._driver.remove_image(own_image(sandbox.id))
+        return woken
+
+    async def _failed_wake(self, sandbox: SandboxId, reason: str) -> None:
+        self._abandon_wait(sandbox)
+        await self._on_leave(sandbox)
+        await self._driver.stop(sandbox, 0)
+        await self._gateway.detach(sandbox)
+        await self._registry.advance(sandbox, Event.FAIL, reason)
+
+    async def _token(self, sandbox: SandboxId) -> Secret:
+        return await self._store.derive_token((await self._store.grant_of(sandbox)).id)
 
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """Kill it and remove all that is left of it, its files included."""
@@ -421,7 +501,14 @@ class Sandboxes:
         for orphan in await self._driver.known() - owned:
             log.warning("removing %s, which no sandbox owns", orphan)
             await self._driver.remove(orphan)
+        await self._sweep_images()
         await self._templates.prune()
+
+    async def _sweep_images(self) -> None:
+        """Remove images that nothing will go on from."""
+        suspended = {own_image(s.id) for s in self._registry.all() if s.state is State.SUSPENDED}
+        for image in await self._driver.images() - suspended:
+            await self._driver.remove_image(image)
 
     async def _recover_one(self, sandbox: Sandbox) -> None:
         if BUILD in sandbox.spec.attributes:  # nobody is there any more to go on with it
@@ -434,8 +521,34 @@ class Sandboxes:
                 await self._failed_start(sandbox.id, "the daemon ended while it started")
             case State.RUNNING | State.PAUSED:
                 await self._readopt(sandbox)
-            case State.STOPPED | State.FAILED | State.GONE:
+            case State.SUSPENDING:
+                await self._recover_suspending(sandbox)
+            case State.RESUMING:
+                await self._recover_resuming(sandbox)
+            case State.STOPPED | State.FAILED | State.GONE | State.SUSPENDED:
                 await self._driver.stop(sandbox.id, 0)
+
+    async def _recover_suspending(self, sandbox: Sandbox) -> None:
+        """With a whole image and nothing that runs on, it is suspended; else it goes on running, if it does."""
+        status = await self._driver.status(sandbox.id)
+        if own_image(sandbox.id) in await self._driver.images() and status is not DriverStatus.RUNNING:
+            await self._finish_suspend(sandbox.id)
+        elif status in (DriverStatus.RUNNING, DriverStatus.PAUSED):
+            await self._readopt(
+                await self._registry.correct(sandbox.id, State.RUNNING, "not suspended: the daemon ended")
+            )
+        else:
+            await self._driver.stop(sandbox.id, 0)
+            await self._registry.correct(sandbox.id, State.STOPPED, "it ended while the daemon was down")
+
+    async def _recover_resuming(self, sandbox: Sandbox) -> None:
+        """What the runtime brought up meanwhile has gone on from the image, and counts."""
+        if await self._driver.status(sandbox.id) is DriverStatus.RUNNING:
+            await self._readopt(
+                await self._registry.correct(sandbox.id, State.RUNNING, "resumed while the daemon was down")
+            )
+        else:
+            await self._failed_wake(sandbox.id, "the daemon ended while it was resumed")
 
     async def _readopt(self, sandbox: Sandbox) -> None:
         status = await self._driver.status(sandbox.id)
@@ -463,7 +576,7 @@ class Sandboxes:
             now = self._clock.now()
             for sandbox in self._registry.all():
                 end = sandbox.spec.ends_at
-                if end is None or now < end or sandbox.state is State.PAUSED:
+                if end is None or now < end or sandbox.state in _STANDING_STILL:
                     continue
                 log.info("sandbox %s reached its time to live", sandbox.spec.name)
                 try:
@@ -502,11 +615,13 @@ class Sandboxes:
         id = GrantId(randomness.token_hex(16))
         return id, token_hash((await self._store.derive_token(id)).reveal())
 
-    async def _bring_up(self, spec: SandboxSpec, template: Template, grant: Grant | None = None) -> None:
+    async def _bring_up(
+        self, spec: SandboxSpec, template: Template, grant: Grant | None = None, saved: Saved | None = None
+    ) -> None:
         async with self._starting:
             await self._driver.prepare(spec, template)
             await self._attach(spec, grant)
-            await self._driver.start(spec, template)
+            await self._driver.start(spec, template, saved)
             sandbox = self._registry.get(spec.id)
             if sandbox is not None:
                 await self._on_running(sandbox)
@@ -537,6 +652,7 @@ class Sandboxes:
         self._abandon_wait(sandbox)
         await self._gateway.detach(sandbox)
         await self._driver.remove(sandbox)
+        await self._driver.remove_image(own_image(sandbox))
         await self._on_down(sandbox)
         unused = await self._registry.drop(sandbox)
         self._activity.forget(sandbox)
@@ -587,6 +703,11 @@ class Sandboxes:
     def list(self, tenant: TenantId, labels: dict[str, str] | None = None) -> list[Sandbox]:
         """A tenant's sandboxes, oldest first."""
         return self._registry.of(tenant, labels)
+
+
+def own_image(sandbox: SandboxId) -> ImageId:
+    """The image that a sandbox is suspended to."""
+    return ImageId(sandbox)
 
 
 class _Locked:

@@ -14,6 +14,8 @@ LayerDigest = NewType("LayerDigest", str)
 """`sha256:` and 64 hexadecimal digits."""
 ProcessId = NewType("ProcessId", int)
 """A process that Corral started in a sandbox: unique per sandbox, 1 to 2**31 - 1. Not a PID of any kernel."""
+ImageId = NewType("ImageId", str)
+"""16 lower-case hexadecimal digits: a machine image, what ran in a sandbox at one moment."""
 GrantId = NewType("GrantId", str)
 
 DEFAULT_TENANT = TenantId("default")

@@ -6,6 +6,9 @@
       │ failed          │  ▲ resume        ▲ exited
       ▼                 ▼  │               │
    failed             paused ──────────────┘
+  running, paused ── suspend ──▶ suspending ── suspended ──▶ suspended ── resume ──▶ resuming ── started ──▶ running
+                                     │ fail: running             ▲ │ stop: stopped       │
+                                                                 └────────── fail ───────┘
   running, as a spare of a warm pool ── claim ──▶ creating
   any of running, paused, stopped, failed ── remove ──▶ removing ── removed ──▶ (gone)
 ```
@@ -23,6 +26,9 @@ class State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
     STOPPED = "stopped"
     FAILED = "failed"
     REMOVING = "removing"
@@ -40,6 +46,8 @@ class Event(StrEnum):
     EXITED = "exited"
     PAUSE = "pause"
     RESUME = "resume"
+    SUSPEND = "suspend"
+    SUSPENDED = "suspended"
     REMOVE = "remove"
     REMOVED = "removed"
     CLAIM = "claim"
@@ -59,6 +67,15 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PAUSED, Event.STOP): State.STOPPED,
     (State.PAUSED, Event.EXITED): State.STOPPED,
     (State.PAUSED, Event.REMOVE): State.REMOVING,
+    (State.RUNNING, Event.SUSPEND): State.SUSPENDING,
+    (State.PAUSED, Event.SUSPEND): State.SUSPENDING,
+    (State.SUSPENDING, Event.SUSPENDED): State.SUSPENDED,
+    (State.SUSPENDING, Event.FAIL): State.RUNNING,
+    (State.SUSPENDED, Event.RESUME): State.RESUMING,
+    (State.SUSPENDED, Event.STOP): State.STOPPED,
+    (State.SUSPENDED, Event.REMOVE): State.REMOVING,
+    (State.RESUMING, Event.STARTED): State.RUNNING,
+    (State.RESUMING, Event.FAIL): State.SUSPENDED,
     (State.STOPPED, Event.START): State.STARTING,
     (State.STOPPED, Event.REMOVE): State.REMOVING,
     (State.FAILED, Event.REMOVE): State.REMOVING,
@@ -68,9 +85,10 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 _HINTS = {
     Event.PAUSE: "only a running sandbox can be paused",
-    Event.RESUME: "only a paused sandbox can be resumed",
-    Event.START: "only a stopped sandbox can be started",
-    Event.STOP: "only a running or paused sandbox can be stopped",
+    Event.RESUME: "only a paused or suspended sandbox can be resumed",
+    Event.SUSPEND: "only a running or paused sandbox can be suspended",
+    Event.START: "only a stopped sandbox can be started; one that is suspended can be resumed",
+    Event.STOP: "only a running, paused or suspended sandbox can be stopped",
     Event.REMOVE: "it is being removed already",
 }
 

@@ -20,4 +20,5 @@ RUNSC = RuntimeTraits(
     ),
     suid_flags=("--allow-suid",),
     own_kernel=True,
+    saves_memory=True,
 )

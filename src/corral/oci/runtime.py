@@ -6,6 +6,9 @@ and has no state of a runtime's to get out of step with. So one class serves all
 are `RuntimeTraits`.
 """
 
+import asyncio
+import functools
+import hashlib
 import json
 import os
 import shutil
@@ -19,6 +22,7 @@ from corral.host import process
 from corral.model.sandbox import Isolation
 
 _RUN_SECONDS = 60.0
+_SAVE_SECONDS = 600.0
 _MAX_LOG = 256 * 1024
 
 
@@ -28,7 +32,8 @@ class RuntimeTraits:
     template has sudo.
 
     `own_kernel`: the guest makes no calls of the host's kernel, so a seccomp profile for it and a view of the
-    host's sysfs are useless, and what the host changes in its root is not seen inside.
+    host's sysfs are useless, and what the host changes in its root is not seen inside. `saves_memory`: what runs can be
+    saved, and go on from there.
     """
 
     name: str
@@ -36,6 +41,7 @@ class RuntimeTraits:
     flags: tuple[str, ...] = ()
     suid_flags: tuple[str, ...] = ()
     own_kernel: bool = False
+    saves_memory: bool = False
 
 
 class Runtime:
@@ -51,19 +57,28 @@ class Runtime:
         self._state = state
 
     async def start(
-        self, container: str, bundle: Path, stdin: int, stdout: int, *, suid: bool, hold: int
+        self,
+        container: str,
+        bundle: Path,
+        stdin: int,
+        stdout: int,
+        *,
+        suid: bool,
+        hold: int,
+        image: Path | None = None,
     ) -> int:
-        """Start PID 1 with these descriptors; its process number on the host. The runtime keeps `hold` open
-        as long as it runs, also where it outlives the daemon. Raises what `classify_failure` says; then call
-        `forget`.
+        """Start PID 1 with these descriptors, or go on from a saved `image`; its process number on the host. The
+        runtime keeps `hold` open as long as it runs, also where it outlives the daemon. Raises what
+        `classify_failure` says; then call `forget`.
         """
         log = bundle / "runtime.log"
         pid_file = bundle / "pid"
         pid_file.unlink(missing_ok=True)
+        verb = ("run",) if image is None else ("restore", "--image-path", str(image))
         child = process.spawn(
             [
                 *self._command(log, suid=suid),
-                *("run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container),
+                *(*verb, "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container),
             ],
             stdin=stdin,
             stdout=stdout,
@@ -81,6 +96,31 @@ class Runtime:
         code = await _finish(child, _RUN_SECONDS)
         if code != 0:
             raise classify_failure(self.traits.name, code, _tail(log))
+
+    async def pause(self, container: str, log: Path) -> None:
+        """Let the guest's processes stand still, while its kernel can be talked to. Raises HostError."""
+        await self._tell(log, "pause", container)
+
+    async def resume(self, container: str, log: Path) -> None:
+        """Let paused ones go on. Raises HostError, also where they are not paused."""
+        await self._tell(log, "resume", container)
+
+    async def save(self, container: str, image: Path, log: Path) -> None:
+        """Write what runs into the directory `image`. Paused before, it is paused after. Raises HostError, DiskFull."""
+        await self._tell(
+            log, "checkpoint", "--leave-running", "--compression=none", "--image-path", str(image), container
+        )
+
+    def identity(self) -> str:
+        """Changes with the program: what one saved, only the same one can read. Blocks for as long as to read it."""
+        status = self._program.stat()
+        return f"{self.traits.name} {_digest_of(self._program, status.st_size, status.st_mtime_ns)[:16]}"
+
+    async def _tell(self, log: Path, verb: str, *words: str) -> None:
+        await asyncio.to_thread(log.unlink, missing_ok=True)
+        code = await _finish(process.spawn([*self._command(log), verb, *words]), _SAVE_SECONDS)
+        if code != 0:
+            raise classify_failure(self.traits.name, code, _tail(log), verb)
 
     def forget(self, container: str) -> None:
         """Drop what the runtime keeps of a container whose processes and cgroups are gone. Idempotent, blocks
@@ -131,6 +171,12 @@ def _tail(log: Path) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=8)
+def _digest_of(program: Path, _size: int, _mtime: int) -> str:
+    with program.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_pid(path: Path) -> int:
     """The number in a runtime's pid file. Raises HostError if it holds none."""
     try:
@@ -163,11 +209,11 @@ _CAUSES: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
 )
 
 
-def classify_failure(runtime: str, code: int, log: str) -> CorralError:
-    """What a runtime's failed call means, from its exit code and its log."""
+def classify_failure(runtime: str, code: int, log: str, verb: str = "start") -> CorralError:
+    """What a runtime's failed call to `verb` a sandbox means, from its exit code and its log."""
     reason = last_error(log) or f"exit code {code}"
     text = reason.lower()
     for signs, kind in _CAUSES:
         if any(sign in text for sign in signs):
-            return kind(f"{runtime} could not start the sandbox: {reason}")
+            return kind(f"{runtime} could not {verb} the sandbox: {reason}")
     return HostError(f"{runtime} failed: {reason}")

@@ -194,6 +194,15 @@ class StopSandbox(Request):
     grace: float = Field(default=10.0, ge=0, le=600, description="Seconds between TERM and KILL.")
 
 
+class PauseSandbox(Request):
+    """How to pause."""
+
+    memory: bool = Field(
+        default=False,
+        description="Write its processes to disk and free its memory (state `suspended`). With isolation `gvisor` only.",
+    )
+
+
 class SetTtl(Request):
     """A new time to live."""
 

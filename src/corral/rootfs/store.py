@@ -5,6 +5,7 @@ DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (
   layers/HEX/          upper/ (the tree) and layer.json; read-only
   sandboxes/ID/        upper/ and work/ of its overlay
   spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
+  machines/            see `machine_images`
   seeds/               what new ones are made from, so that no two files of a sandbox have one inode number
   tmp/                 what is being made or removed
 DATA/store.json        the kind of this store, which never changes
@@ -13,8 +14,8 @@ DATA/store.json        the kind of this store, which never changes
 Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
 removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
 
-Only root may enter `layers`, `sandboxes`, `spools`, `seeds` and `tmp`: they hold setuid programs that anyone may have put into
-an image.
+Only root may enter `layers`, `sandboxes`, `spools`, `machines`, `seeds` and `tmp`: they hold setuid programs that anyone may have
+put into an image, and processes' memory.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backin
 from corral.rootfs.digest import tree_digest
 from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
 from corral.rootfs.seeds import seed_above, top_of
-from corral.rootfs.volumes import free_bytes, remove_trees
+from corral.rootfs.volumes import Volumes, free_bytes, remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MAX_IDS = 2**32 - 65536
@@ -65,7 +66,7 @@ class RootStore:
 
     async def open(self) -> None:
         """Make or mount the store, and remove what a crash left half done. Idempotent."""
-        with _public("open the store"):
+        with public_errors("open the store"):
             self._backing = await open_backing(self._data_dir)
             await asyncio.to_thread(self._tidy)
 
@@ -108,7 +109,7 @@ class RootStore:
         if not 0 < uid_base <= _MAX_IDS or quota_bytes <= 0:
             raise InternalError(f"no sandbox can have ids from {uid_base} and {quota_bytes} bytes of disk")
         place = self.sandbox_dir(sandbox)
-        with _public("make a sandbox's directory"):
+        with public_errors("make a sandbox's directory"):
             if not self.spool_dir(sandbox).is_dir():
                 self._make(
                     self.spool_dir(sandbox), SPOOL_BYTES, lambda fresh: _own(fresh, 0o700, uid_base), 0
@@ -120,8 +121,8 @@ class RootStore:
         return place
 
     def _make(self, place: Path, quota_bytes: int, fill: Callable[[Path], None], above: int) -> None:
-        self._require_room(_ROOM)
-        fresh = self._temporary()
+        self.require_room(_ROOM)
+        fresh = self.temporary()
         self._create(fresh, above)
         try:
             self._opened.volumes.limit(fresh, quota_bytes)
@@ -139,9 +140,22 @@ class RootStore:
         """Where the output of a sandbox's processes is kept, or would be."""
         return self._spools / _checked_id(sandbox)
 
+    def replace_spool(self, sandbox: SandboxId, source: Path) -> None:
+        """Make a sandbox's spool a copy of `source`, with the limit of a spool."""
+        fresh = self.temporary()
+        with public_errors("copy the output of processes"):
+            self.volumes.copy(source, fresh)
+            try:
+                self.volumes.limit(fresh, SPOOL_BYTES)
+                self._discard(self.spool_dir(sandbox))
+                fresh.rename(self.spool_dir(sandbox))
+            except OSError:
+                self.volumes.remove(fresh)
+                raise
+
     def remove_sandbox(self, sandbox: SandboxId) -> None:
         """Remove all files of a sandbox; its root must be unmounted. Idempotent."""
-        with _public("remove a sandbox's files"):
+        with public_errors("remove a sandbox's files"):
             self._discard(self.sandbox_dir(sandbox))
             self._discard(self.spool_dir(sandbox))
 
@@ -152,7 +166,7 @@ class RootStore:
 
     def usage(self, sandbox: SandboxId) -> int:
         """Bytes of disk that count against a sandbox's limit. Raises NotFound."""
-        with _public("read a sandbox's disk usage"):
+        with public_errors("read a sandbox's disk usage"):
             try:
                 return self._opened.volumes.usage(self.sandbox_dir(sandbox))
             except FileNotFoundError:
@@ -167,12 +181,12 @@ class RootStore:
         """
         source = self.sandbox_dir(sandbox)
         digest = LayerDigest(f"sha256:{os.urandom(32).hex()}")
-        with _public("commit a sandbox"):
+        with public_errors("commit a sandbox"):
             if not source.is_dir():
                 raise NotFound(f"the store has no sandbox {sandbox}")
-            self._require_room(_ROOM)
+            self.require_room(_ROOM)
             size = self._opened.volumes.usage(source)
-            fresh = self._temporary()
+            fresh = self.temporary()
             try:
                 self._copy_tree(source, fresh)
                 record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
@@ -190,16 +204,16 @@ class RootStore:
         """A fresh, empty directory in the store (mode 0755, root's) to fill for `add_layer`; removed at the
         end of the block unless it was added. Ids in it are plain: root is 0. One at a time: others wait."""
         with self._staging:
-            with _public("make a directory for a layer"):
-                self._require_room(_LAYER_ROOM)
-                fresh = self._temporary()
+            with public_errors("make a directory for a layer"):
+                self.require_room(_LAYER_ROOM)
+                fresh = self.temporary()
                 self._create(fresh, self._top(self.layers()))
                 (fresh / TREE).mkdir()
                 (fresh / TREE).chmod(0o755)
             try:
                 yield fresh / TREE
             finally:
-                with _public("remove a directory for a layer"):
+                with public_errors("remove a directory for a layer"):
                     self._opened.volumes.remove(fresh)
 
     def add_layer(self, staging: Path, below: Collection[LayerDigest] = (), uid_base: int = 0) -> LayerDigest:
@@ -212,7 +226,7 @@ class RootStore:
         """
         if staging.name != TREE or staging.parent.parent != self._tmp:
             raise InternalError(f"{staging} is not a staging directory of this store")
-        with _public("add a layer"):
+        with public_errors("add a layer"):
             tree = tree_digest(staging)
             again = tree.digest in below
             digest = LayerDigest(f"sha256:{os.urandom(32).hex()}") if again else tree.digest
@@ -253,20 +267,21 @@ class RootStore:
 
     def remove_layer(self, layer: LayerDigest) -> None:
         """Remove a layer, which no sandbox may have mounted or need again. Idempotent."""
-        with _public("remove a layer"):
+        with public_errors("remove a layer"):
             self._discard(self._layer_dir(layer))
 
     # Parts
 
     def _tidy(self) -> None:
-        for folder in (self._layers, self._sandboxes, self._spools, self._seeds, self._tmp):
+        for folder in (self._layers, self._sandboxes, self._spools, self.machines, self._seeds, self._tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
         seeds = sorted(self._seeds.iterdir(), key=lambda seed: int(seed.name))
         for leftover in (*self._tmp.iterdir(), *seeds[:-1]):
             self._opened.volumes.remove(leftover)
         self._opened.volumes.sweep(self.root)
 
-    def _require_room(self, needed: int) -> None:
+    def require_room(self, needed: int) -> None:
+        """Raise DiskFull unless a store in a sparse file may grow by `needed` bytes."""
         free = free_bytes(self._data_dir)
         if self.kind is StoreKind.LOOP and free < needed:
             raise DiskFull(
@@ -289,6 +304,16 @@ class RootStore:
         return self.root / "seeds"
 
     @property
+    def machines(self) -> Path:
+        """Where machine images are."""
+        return self.root / "machines"
+
+    @property
+    def volumes(self) -> Volumes:
+        """How its directories are made and copied."""
+        return self._opened.volumes
+
+    @property
     def _sandboxes(self) -> Path:
         return self.root / "sandboxes"
 
@@ -308,7 +333,8 @@ class RootStore:
             )
         return self._layers / match.group(1)
 
-    def _temporary(self) -> Path:
+    def temporary(self) -> Path:
+        """A path for something that is being made; nobody else gets it."""
         return self._tmp / os.urandom(8).hex()
 
     def _create(self, fresh: Path, above: int) -> None:
@@ -317,7 +343,7 @@ class RootStore:
             self._opened.volumes.create(fresh)
         else:
             with self._seeding:
-                self._opened.volumes.copy(seed_above(above, self._seeds, self._temporary()), fresh)
+                self._opened.volumes.copy(seed_above(above, self._seeds, self.temporary()), fresh)
 
     def _top(self, layers: Iterable[LayerDigest]) -> int:
         return max((read_record(self._layer_dir(layer)).top for layer in layers), default=0)
@@ -342,7 +368,7 @@ class RootStore:
 
     def _discard(self, place: Path) -> None:
         if self.kind is StoreKind.PLAIN:  # file by file: half of a layer must not look like a layer
-            condemned = self._temporary()
+            condemned = self.temporary()
             with contextlib.suppress(FileNotFoundError):
                 place.rename(condemned)
             place = condemned
@@ -368,7 +394,7 @@ def _own(place: Path, mode: int, owner: int) -> None:
 
 
 @contextlib.contextmanager
-def _public(what: str) -> Iterator[None]:
+def public_errors(what: str) -> Iterator[None]:
     """Errors of the system as public ones."""
     try:
         yield

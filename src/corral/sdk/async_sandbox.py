@@ -168,9 +168,9 @@ class AsyncSandbox(SandboxState):
         """End its processes; its files stay."""
         return self._now(await self.client.stop_sandbox(self.id, grace))
 
-    async def pause(self) -> Self:
-        """Freeze its processes where they are."""
-        return self._now(await self.client.pause_sandbox(self.id))
+    async def pause(self, *, memory: bool = False) -> Self:
+        """Freeze its processes where they are; with `memory`, write them to disk and free its memory."""
+        return self._now(await self.client.pause_sandbox(self.id, memory=memory))
 
     async def resume(self) -> Self:
         """Let it go on after a pause."""

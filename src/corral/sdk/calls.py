@@ -143,13 +143,13 @@ def stop_sandbox(ref: str, grace: float = 10.0) -> Call[sandboxes.SandboxInfo]:
     return _change(ref, "stop", build(sandboxes.StopSandbox, grace=grace))
 
 
-def pause_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
-    """Freeze its processes where they are."""
-    return _change(ref, "pause")
+def pause_sandbox(ref: str, *, memory: bool = False) -> Call[sandboxes.SandboxInfo]:
+    """Freeze its processes where they are; with `memory`, write them to disk and free its memory (isolation gvisor)."""
+    return _change(ref, "pause", build(sandboxes.PauseSandbox, memory=True) if memory else None)
 
 
 def resume_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
-    """Let a paused sandbox go on."""
+    """Let a paused or suspended sandbox go on."""
     return _change(ref, "resume")
 
 

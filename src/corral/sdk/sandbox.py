@@ -277,9 +277,9 @@ class Sandbox(SandboxState):
         """End its processes; its files stay."""
         return self._now(self.client.stop_sandbox(self.id, grace))
 
-    def pause(self) -> Self:
-        """Freeze its processes where they are."""
-        return self._now(self.client.pause_sandbox(self.id))
+    def pause(self, *, memory: bool = False) -> Self:
+        """Freeze its processes where they are; with `memory`, write them to disk and free its memory."""
+        return self._now(self.client.pause_sandbox(self.id, memory=memory))
 
     def resume(self) -> Self:
         """Let it go on after a pause."""

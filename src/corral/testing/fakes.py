@@ -14,14 +14,16 @@ from corral.engine.ports import (
     ModelPrice,
     OpenedSecret,
     Progress,
+    Saved,
 )
 from corral.errors import Conflict, HostError
 from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
-from corral.model.ids import LayerDigest, ProcessId, SandboxId
+from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
+from corral.model.secrets import Secret
 from corral.model.template import Template
 
 _HEADER = struct.Struct("<BBHI")
@@ -107,6 +109,7 @@ class FakeDriver:
         self.state: dict[SandboxId, DriverStatus] = {}
         self.links: dict[SandboxId, FakeGuestLink] = {}
         self.ends: dict[SandboxId, asyncio.Event] = {}
+        self.saved: set[ImageId] = set()
         self.fail_at: set[str] = set()
         self.calls: list[str] = []
 
@@ -129,7 +132,30 @@ class FakeDriver:
         self._step("listen")
         return ()
 
-    async def start(self, spec: SandboxSpec, template: Template) -> None:
+    def saves_memory(self, runtime: str) -> bool:
+        """It can."""
+        return True
+
+    async def hold(self, sandbox: SandboxId) -> None:
+        """Held."""
+        self._step("hold")
+        self.state[sandbox] = DriverStatus.PAUSED
+
+    async def save(self, sandbox: SandboxId, image: ImageId, token: Secret, *, own: bool) -> int:
+        """An image of no size."""
+        self._step("save")
+        self.saved.add(image)
+        return 0
+
+    async def images(self) -> set[ImageId]:
+        """All that were saved."""
+        return set(self.saved)
+
+    async def remove_image(self, image: ImageId) -> None:
+        """It is gone."""
+        self.saved.discard(image)
+
+    async def start(self, spec: SandboxSpec, template: Template, saved: Saved | None = None) -> None:
         """It runs."""
         self._step("start")
         self.state[spec.id] = DriverStatus.RUNNING

@@ -110,6 +110,7 @@ class World:
             complete=complete,
             on_claimed=processes.refresh,
             on_up=Services(processes).start,
+            on_leave=processes.leave,
         )
 
 

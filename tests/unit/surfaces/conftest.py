@@ -114,7 +114,7 @@ class FakeSandboxes:
     async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
         return self._advance(ref, Event.STOP)
 
-    async def pause(self, tenant: TenantId, ref: str) -> Sandbox:
+    async def pause(self, tenant: TenantId, ref: str, *, memory: bool = False) -> Sandbox:
         return self._advance(ref, Event.PAUSE)
 
     async def resume(self, tenant: TenantId, ref: str) -> Sandbox:

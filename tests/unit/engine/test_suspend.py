@@ -1,0 +1,89 @@
+"""Suspending to disk over fakes: what failures and crashes leave."""
+
+import pytest
+from tests.unit.engine.test_sandboxes import World, world
+
+from corral.engine.plan import CreateRequest
+from corral.engine.ports import DriverStatus
+from corral.engine.sandboxes import own_image
+from corral.errors import Conflict, HostError
+from corral.model.ids import DEFAULT_TENANT
+from corral.model.lifecycle import State
+from corral.model.sandbox import Sandbox
+
+__all__ = ["world"]
+
+
+async def test_life(world: World) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one", ttl=60))
+    assert (await engine.pause(DEFAULT_TENANT, "one", memory=True)).state is State.SUSPENDED
+    assert world.driver.state[box.id] is DriverStatus.STOPPED
+    assert world.driver.saved == {own_image(box.id)}
+    assert not world.gateway.attached
+    with pytest.raises(Conflict):
+        await engine.start(DEFAULT_TENANT, "one")
+    assert (await engine.resume(DEFAULT_TENANT, "one")).state is State.RUNNING
+    assert world.driver.saved == set()
+    assert set(world.gateway.attached) == {box.id}
+    await engine.pause(DEFAULT_TENANT, "one")
+    assert (await engine.pause(DEFAULT_TENANT, "one", memory=True)).state is State.SUSPENDED
+    assert (await engine.stop(DEFAULT_TENANT, "one")).state is State.STOPPED
+    assert world.driver.saved == set()
+
+
+@pytest.mark.parametrize("step", ["hold", "save"])
+async def test_one_that_cannot_be_saved_goes_on(world: World, step: str) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    world.driver.fail_at = {step}
+    with pytest.raises(HostError):
+        await engine.pause(DEFAULT_TENANT, "one", memory=True)
+    assert engine.get(DEFAULT_TENANT, "one").state is State.RUNNING
+    assert world.driver.state[box.id] is DriverStatus.RUNNING
+    assert world.driver.saved == set()
+
+
+@pytest.mark.parametrize("step", ["prepare", "listen", "start", "guest", "attach"])
+async def test_one_that_cannot_be_resumed_keeps_its_image(world: World, step: str) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await engine.pause(DEFAULT_TENANT, "one", memory=True)
+    world.driver.fail_at = world.gateway.fail_at = {step}
+    with pytest.raises(HostError):
+        await engine.resume(DEFAULT_TENANT, "one")
+    assert engine.get(DEFAULT_TENANT, "one").state is State.SUSPENDED
+    assert world.driver.saved == {own_image(box.id)}
+    world.driver.fail_at = world.gateway.fail_at = set()
+    assert (await engine.resume(DEFAULT_TENANT, "one")).state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "saved", "then"),
+    [
+        (State.SUSPENDING, DriverStatus.RUNNING, False, State.RUNNING),
+        (State.SUSPENDING, DriverStatus.PAUSED, False, State.RUNNING),
+        (State.SUSPENDING, DriverStatus.PAUSED, True, State.SUSPENDED),
+        (State.SUSPENDING, DriverStatus.STOPPED, True, State.SUSPENDED),
+        (State.SUSPENDING, DriverStatus.STOPPED, False, State.STOPPED),
+        (State.SUSPENDED, DriverStatus.STOPPED, True, State.SUSPENDED),
+        (State.RESUMING, DriverStatus.STOPPED, True, State.SUSPENDED),
+        (State.RESUMING, DriverStatus.RUNNING, True, State.RUNNING),
+        (State.RUNNING, DriverStatus.RUNNING, True, State.RUNNING),
+    ],
+)
+async def test_a_crash_at_any_point_is_finished_or_undone(
+    world: World, state: State, status: DriverStatus, saved: bool, then: State
+) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await world.store.set_state(Sandbox(box.spec, state, box.changed_at))
+    world.driver.state[box.id] = status
+    if saved:
+        world.driver.saved.add(own_image(box.id))
+    again = world.engine()
+    await again.recover()
+    assert again.get(DEFAULT_TENANT, "one").state is then
+    alive = then is State.RUNNING
+    assert world.driver.state[box.id] is (DriverStatus.RUNNING if alive else DriverStatus.STOPPED)
+    assert world.driver.saved == ({own_image(box.id)} if then is State.SUSPENDED else set())
