@@ -11,7 +11,6 @@ together.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -237,7 +236,7 @@ class OciDriver:
             cgroup=self._cgroup_name(spec.id),
             seccomp=not runtime.traits.own_kernel,
         )
-        (place.bundle / "config.json").write_text(json.dumps(config))
+        runtime.write(place.bundle, config)
 
     # -- looking
     # ------------------------------------------------------------------------------------------------------

@@ -37,11 +37,14 @@ async def kill_all(group: Cgroup, place: Place) -> None:
     does not end."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     await group.kill()
+    if not _is_starting(place):
+        return
     while _is_starting(place):
         if time.monotonic() > deadline:
             raise _stuck(place)
         await asyncio.sleep(_POLL_SECONDS)
         await group.kill()
+    await group.kill()  # what came between the last kill and the end of the start
 
 
 async def start_over(place: Place) -> None:
