@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from corral.api import approvals, builds, catalog, files, grants, pools, processes, sandboxes
+from corral.api import approvals, audit, builds, catalog, files, grants, pools, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
 from corral.api.failures import handle
@@ -38,6 +38,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "prices", "description": "What models cost, where the price library does not know."},
     {"name": "budgets", "description": "What model calls may cost."},
     {"name": "approvals", "description": "Questions of sandboxes to a person."},
+    {"name": "audit", "description": "What was decided, and what sandboxes did."},
     {"name": "events", "description": "Changes of sandboxes' states, and approvals."},
     {"name": "daemon", "description": "The daemon itself."},
 ]
@@ -60,7 +61,7 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (processes, sandboxes, files, catalog, grants, approvals, pools, builds):
+    for module in (processes, sandboxes, files, catalog, grants, approvals, audit, pools, builds):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

@@ -54,6 +54,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approvals": ("corral.cli.approvals:approvals", "Show what sandboxes ask for."),
     "approve": ("corral.cli.approvals:approve", "Say yes to what a sandbox asks for."),
     "deny": ("corral.cli.approvals:deny", "Say no, or take back a yes."),
+    "audit": ("corral.cli.audit:audit", "Show every decision, and check the log."),
+    "receipt": ("corral.cli.audit:receipt", "Show what a sandbox did."),
     "events": ("corral.cli.work:events", "Show sandboxes' changes of state."),
     "cp": ("corral.cli.files:cp", "Copy files and directories in and out."),
     "files": ("corral.cli.files:files", "Look at and change a sandbox's files."),

@@ -26,6 +26,7 @@ from corral.drivers.oci import OciDriver
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.approvals import Approvals, Terms
+from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.building import Builder
 from corral.engine.builds import Builds
@@ -202,6 +203,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         secrets=secrets.list,
     )
 
+    audit = AuditLog(store, registry, repos.summarise)
+
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
         if tenant not in uid_bases:
             uid_bases[tenant] = (await store.tenant(tenant)).uid_base
@@ -238,6 +241,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         egress_of=lambda spec: with_bindings(
             permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
         ),
+        before_down=audit.keep_work,
         on_claimed=processes.refresh,
         on_up=Services(processes).start,
         on_leave=processes.leave,
@@ -300,6 +304,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         budgets=budgets,
         approvals=approvals,
         grants=Grants(store, client, registry, secrets, clock),
+        audit=audit,
         agents=agents,
         repos=repos,
         driver=driver,

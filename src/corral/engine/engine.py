@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from corral.engine.approvals import Approvals
+from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.builds import Builds
 from corral.engine.grants import Grants
@@ -62,6 +63,7 @@ class Engine:
     budgets: Budgets
     approvals: Approvals
     grants: Grants
+    audit: AuditLog
     agents: Agents
     repos: Repositories
     driver: Driver

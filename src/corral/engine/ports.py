@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from corral.model.approval import Approval, ApprovalId, Permission, Status
+from corral.model.audit import AuditCheck, AuditEntry
 from corral.model.binding import Binding
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.capacity import Room
@@ -22,6 +23,7 @@ from corral.model.grants import Grant
 from corral.model.ids import GrantId, ImageId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.process import ProcessInfo, Stream
+from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.model.template import Template
@@ -593,6 +595,25 @@ class Store(Protocol):
         self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]
     ) -> None:
         """Append a record to the hash-chained audit log. `detail` holds no secret."""
+
+    async def audit_entries(
+        self,
+        tenant: TenantId,
+        sandbox: SandboxId | None = None,
+        since: datetime | None = None,
+        after: int = 0,
+        limit: int = 1000,
+    ) -> list[AuditEntry]:
+        """Up to `limit` records of a tenant, or of one of its sandboxes, with numbers above `after`, in order."""
+
+    async def verify_audit(self) -> AuditCheck:
+        """Check the whole audit log."""
+
+    async def keep_work(self, remembered: Past, work: Work) -> None:
+        """Remember what is in a sandbox's repository; it outlives the sandbox."""
+
+    async def past_sandbox(self, tenant: TenantId, ref: str) -> Past | None:
+        """A sandbox as it is remembered, by id, or the last one that had that name; None for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,10 @@ _STANDING_STILL = (State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMI
 Ready = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
 
+async def _nothing(_: Sandbox) -> None:
+    """There is nothing to do."""
+
+
 class Sandboxes:
     """All sandboxes of this daemon."""
 
@@ -79,13 +83,14 @@ class Sandboxes:
         on_leave: Callable[[SandboxId], Awaitable[None]],
         on_demand: Callable[[SandboxSpec], None] = lambda _: None,
         egress_of: Callable[[SandboxSpec], EgressPolicy] = lambda spec: spec.egress,
+        before_down: Callable[[Sandbox], Awaitable[object]] = _nothing,
     ) -> None:
         """`on_running` and `on_down` open and close the session with a guest; `on_leave` lets
         go of one whose processes go on later; `on_claimed` tells the session of one that
         was a spare what it is now; `provision` fills a new sandbox (agent, repository); `complete` checks what a request
         names outside of the engine and fills in its defaults; `on_up` starts services in a running sandbox; `on_demand`
         hears what is asked for, and of lost spares; `egress_of` adds to a sandbox's own policy what was allowed it since,
-        and where its secrets go."""
+        and where its secrets go; `before_down` looks at one once more before its processes end."""
         self._store = store
         self._driver = driver
         self._gateway = gateway
@@ -101,6 +106,7 @@ class Sandboxes:
         self._provision = provision
         self._complete = complete
         self._egress_of = egress_of
+        self._before_down = before_down
         self._on_claimed = on_claimed
         self._on_leave = on_leave
         self._on_demand = on_demand
@@ -316,6 +322,7 @@ class Sandboxes:
                 return stopped
             if sandbox.state not in (State.RUNNING, State.PAUSED):
                 return await self._registry.advance(sandbox.id, Event.STOP)
+            await self._before_down(sandbox)
             await self._take_down(sandbox.id, grace)
             return await self._registry.advance(sandbox.id, Event.STOP)
 
@@ -412,6 +419,7 @@ class Sandboxes:
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """Kill it and remove all that is left of it, its files included."""
         async with self._locked(tenant, ref) as sandbox:
+            await self._before_down(sandbox)
             await self._registry.advance(sandbox.id, Event.REMOVE)
             await asyncio.shield(self._discard(sandbox.id))
 

@@ -140,6 +140,7 @@ class AsyncSandbox(SandboxState):
     processes = binding.async_sandbox(process_calls.list_processes)
     stats = binding.async_sandbox(calls.stats)
     usage = binding.async_sandbox(calls.usage)
+    receipt = binding.async_sandbox(calls.receipt)
     budget = binding.async_sandbox(calls.budget)
     set_budget = binding.async_sandbox(calls.set_budget)
     kill = binding.async_sandbox(calls.remove_sandbox)

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from corral.model.sandbox import Isolation
 from corral.model.secrets import Provider
-from corral.protocol import approvals, catalog, pools, sandboxes
+from corral.protocol import approvals, audit, catalog, pools, sandboxes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
@@ -237,6 +238,29 @@ def follow_approvals(after: int | None = None, *, wait: bool = True) -> Follow[a
 def webhook_key() -> Call[str]:
     """The key with which calls of the webhook are signed. Operator only."""
     return Call(get(url("webhook", "key")), lambda body: parse(approvals.WebhookKey, body).key)
+
+
+# -- the audit log ------------------------------------------------------------------------------------------------
+
+
+def read_audit(
+    ref: str | None = None, *, since: datetime | None = None, after: int = 0
+) -> Call[list[audit.AuditEntry]]:
+    """Up to 1,000 records of decisions, in order: all, or of one sandbox, from a time on, with numbers above `after`.
+    Ask again with the last one's number until none come.
+    """
+    path = url("audit", sandbox=ref, since=since.isoformat() if since else None, after=after)
+    return Call(get(path), lambda body: parse(audit.AuditPage, body).entries)
+
+
+def check_audit() -> Call[audit.AuditCheck]:
+    """Whether any record of this host was altered or removed. Operator only."""
+    return Call(Request("GET", url("audit", "check"), timeout=None), reply(audit.AuditCheck))
+
+
+def receipt(ref: str) -> Call[audit.Receipt]:
+    """What a sandbox did, until now or until it was removed: by name or id. Raises NotFound."""
+    return Call(get(url("sandboxes", ref, "receipt")), reply(audit.Receipt))
 
 
 # -- agents and repositories --------------------------------------------------------------------------------------

@@ -249,6 +249,7 @@ class Sandbox(SandboxState):
     processes = binding.sandbox(process_calls.list_processes)
     stats = binding.sandbox(calls.stats)
     usage = binding.sandbox(calls.usage)
+    receipt = binding.sandbox(calls.receipt)
     budget = binding.sandbox(calls.budget)
     set_budget = binding.sandbox(calls.set_budget)
     kill = binding.sandbox(calls.remove_sandbox)

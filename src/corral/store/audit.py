@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, desc, insert, select, update
 
 from corral.errors import HostError, InvalidInput
+from corral.model.audit import AuditEntry
 from corral.model.ids import SandboxId, TenantId
 from corral.store import schema
 from corral.store.keys import Keys
@@ -33,16 +34,6 @@ _LAST = select(_table.c.sequence, _table.c.hash).order_by(desc(_table.c.sequence
 _FIND_HEAD = select(_facts.c.value).where(_facts.c.key == _HEAD)
 _ADD_HEAD = insert(_facts).values(key=bindparam("head"), value=bindparam("seal"))
 _SET_HEAD = update(_facts).where(_facts.c.key == bindparam("head")).values(value=bindparam("seal"))
-
-
-@dataclass(frozen=True, slots=True)
-class AuditCheck:
-    """What a check of the log found: how many records are sound, and what is wrong after them (empty:
-    nothing).
-    """
-
-    records: int
-    fault: str = ""
 
 
 def canonical(sequence: int, at: datetime, tenant: str, sandbox: str | None, kind: str, detail: str) -> str:
@@ -90,6 +81,34 @@ def batch(db: Connection, after: int, upto: int) -> Sequence[Row[Any]]:
     """Up to BATCH records with numbers above `after`, to `upto`."""
     query = select(_table).where(_table.c.sequence > after, _table.c.sequence <= upto)
     return db.execute(query.order_by(_table.c.sequence).limit(BATCH)).all()
+
+
+def entries(
+    db: Connection,
+    tenant: TenantId,
+    sandbox: SandboxId | None,
+    since: datetime | None,
+    after: int,
+    limit: int,
+) -> list[AuditEntry]:
+    """Records of a tenant, or of one of its sandboxes, in order."""
+    query = select(_table).where(_table.c.tenant == tenant, _table.c.sequence > after)
+    if sandbox is not None:
+        query = query.where(_table.c.sandbox == sandbox)
+    if since is not None:
+        query = query.where(_table.c.at >= since)
+    return [
+        AuditEntry(
+            row.sequence,
+            row.at,
+            TenantId(row.tenant),
+            None if row.sandbox is None else SandboxId(row.sandbox),
+            row.kind,
+            json.loads(row.detail),
+            row.hash,
+        )
+        for row in db.execute(query.order_by(_table.c.sequence).limit(limit))
+    ]
 
 
 def last_sequence(db: Connection, keys: Keys) -> int | None:

@@ -3,6 +3,7 @@
 Statements are made once: building and hashing one costs more than SQLite needs to run it.
 """
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
@@ -12,8 +13,9 @@ from corral.errors import Conflict, NoCapacity, NotFound
 from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.lifecycle import State
+from corral.model.receipt import past_of
 from corral.model.sandbox import Sandbox, SandboxSpec
-from corral.store import approvals, budgets, schema, templates
+from corral.store import approvals, budgets, past, schema, templates
 from corral.store.codec import decode, encode
 
 UID_START = 100_000
@@ -61,7 +63,7 @@ _SET_STATE = (
 _SET_SPEC = update(_sandboxes).where(_this).values(spec=bindparam("spec"))
 _CLAIMED = ("name", "created_at", "spec", "state", "reason", "exit_code", "changed_at")
 _CLAIM = update(_sandboxes).where(_this).values({column: bindparam(column) for column in _CLAIMED})
-_TEMPLATE_OF = select(_sandboxes.c.template).where(_this)
+_ONE = select(_sandboxes).where(_this)
 _REMOVE = delete(_sandboxes).where(_this)
 _REMOVE_GRANT = delete(_grants).where(_grants.c.sandbox == bindparam("sandbox_id"))
 _ALL = select(_sandboxes).order_by(_sandboxes.c.created_at, _sandboxes.c.id)
@@ -172,16 +174,21 @@ def _found(rows: int, spec: SandboxSpec) -> None:
         raise NotFound(f"there is no sandbox {spec.name!r}")
 
 
-def remove(db: Connection, sandbox: SandboxId) -> bool:
+def remove(db: Connection, sandbox: SandboxId, now: datetime) -> bool:
     """Remove a sandbox with its grant, its caps and what it was allowed, and its template if that was kept for it alone:
     whether it was."""
     which = {"sandbox_id": sandbox}
-    template = db.scalar(_TEMPLATE_OF, which)
+    row = db.execute(_ONE, which).first()
+    if row is None:
+        return False
+    if row.state != State.CREATING.value:  # a create that failed leaves nothing
+        past.end(db, past_of(decode(SandboxSpec, row.spec)), now)
+    template = row.template
     db.execute(_REMOVE_GRANT, which)
     budgets.drop_caps(db, sandbox)
     approvals.drop_permissions(db, sandbox)
     db.execute(_REMOVE, which)
-    return template is not None and templates.forget_unused(db, template)
+    return templates.forget_unused(db, template)
 
 
 def select_all(db: Connection, tenant: TenantId | None) -> list[Sandbox]:

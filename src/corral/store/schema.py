@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -255,6 +255,18 @@ pools = Table(
     Column("document", JSON, nullable=False),
 )
 """Warm pools. Their spares are sandboxes."""
+
+past = Table(
+    "past",
+    metadata,
+    Column("sandbox", String(16), primary_key=True),
+    Column("tenant", String(63), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("ended_at", UtcTime),
+    Column("document", JSON, nullable=False),
+    Index(None, "tenant", "name"),
+)
+"""Sandboxes as they are remembered (`model.receipt.Past`): those that are gone, and those whose work was looked at."""
 
 api_keys = Table(
     "api_keys",

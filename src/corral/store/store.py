@@ -10,16 +10,17 @@ from sqlalchemy import Connection
 from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
+from corral.model.audit import AuditCheck, AuditEntry
 from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
+from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
-from corral.store import approvals, audit, budgets, ledger, pools, sandboxes, templates, vault
-from corral.store.audit import AuditCheck
+from corral.store import approvals, audit, budgets, ledger, past, pools, sandboxes, templates, vault
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
 
@@ -108,7 +109,7 @@ class SqlStore:
         """Remove it, its grant and its caps; whether a template that was kept for it alone went with it. Its usage and
         its audit records stay. Idempotent.
         """
-        return await self._database.run(sandboxes.remove, sandbox)
+        return await self._database.run(sandboxes.remove, sandbox, self._now())
 
     async def sandboxes(self, tenant: TenantId | None = None) -> list[Sandbox]:
         """All, oldest first, of one tenant or of all."""
@@ -273,6 +274,25 @@ class SqlStore:
         no secret.
         """
         await self._database.run_durable(audit.append, self._keys, self._now(), tenant, sandbox, kind, detail)
+
+    async def audit_entries(
+        self,
+        tenant: TenantId,
+        sandbox: SandboxId | None = None,
+        since: datetime | None = None,
+        after: int = 0,
+        limit: int = 1000,
+    ) -> list[AuditEntry]:
+        """Up to `limit` records of a tenant, or of one of its sandboxes, with numbers above `after`, in order."""
+        return await self._database.run(audit.entries, tenant, sandbox, since, after, limit)
+
+    async def keep_work(self, remembered: Past, work: Work) -> None:
+        """Remember what is in a sandbox's repository; it outlives the sandbox."""
+        await self._database.run(past.keep_work, remembered, work)
+
+    async def past_sandbox(self, tenant: TenantId, ref: str) -> Past | None:
+        """A sandbox as it is remembered, by id, or the last one that had that name."""
+        return await self._database.run(past.find, tenant, ref)
 
     async def verify_audit(self) -> AuditCheck:
         """Check the whole audit log. Other calls go on meanwhile; what they append is not checked."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from corral.engine.sandboxes import Sandboxes
 from corral.engine.shell import Shell
 from corral.errors import Conflict
 from corral.model.ids import TenantId
+from corral.model.receipt import Work
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import SecretInfo
 from corral.work.carry import GUEST_HOME, carry
@@ -20,6 +22,7 @@ from corral.work.inspect import inspect_repo
 from corral.work.names import check_clone_url, choose_branch, directory_name
 from corral.work.pull import pull
 from corral.work.repogrants import with_grants
+from corral.work.summary import summarise
 
 
 class RepositoryService:
@@ -90,6 +93,10 @@ class RepositoryService:
             scratch=self._scratch,
         )
         return asdict(result)
+
+    async def summarise(self, sandbox: Sandbox) -> Work:
+        """What was done in a sandbox's repository until now, in short."""
+        return await summarise(self._shell(sandbox), sandbox.spec.workdir, datetime.now(UTC))
 
     def _with_repo(self, tenant: TenantId, ref: str) -> Sandbox:
         sandbox = self._sandboxes().get(tenant, ref)

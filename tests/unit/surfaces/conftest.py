@@ -26,6 +26,7 @@ from corral.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from corral.model import budget
 from corral.model.approval import Approval, ApprovalId, Kind, Question, Status, bounded
 from corral.model.approval import Scope as Reach
+from corral.model.audit import AuditCheck, AuditEntry
 from corral.model.binding import Binding
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import ApprovalEvent, LifecycleEvent
@@ -34,6 +35,7 @@ from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
+from corral.model.receipt import ChangedFile, DeniedSum, MadeCommit, Past, Pushed, Receipt, Work
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
 from corral.model.template import Template, TemplateConfig
@@ -561,6 +563,44 @@ class FakeGrants:
         return await self.show(tenant, ref)
 
 
+class FakeAudit:
+    """Three records, of which one names a sandbox, and a receipt."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self.asked: list[tuple[str | None, datetime | None]] = []
+
+    async def page(
+        self, tenant: TenantId, ref: str | None = None, *, since: datetime | None = None, after: int = 0
+    ) -> list[AuditEntry]:
+        self.asked.append((ref, since))
+        box = SandboxId("0" * 16)
+        return [
+            AuditEntry(n, NOW, TENANT, box if n == 2 else None, "gateway.tls", {"host": f"h{n}\x1b[2J"}, "ab")
+            for n in range(after + 1, 4)
+        ]
+
+    async def check(self) -> AuditCheck:
+        return AuditCheck(3, self.fault)
+
+    async def receipt(self, tenant: TenantId, ref: str) -> Receipt:
+        if ref != "gone":
+            raise NotFound(f"there is no sandbox {ref!r}", "list yours with `corral ls`")
+        work = Work(
+            NOW,
+            (ChangedFile("a\x1b[31m.py", 3, 1), ChangedFile("b.bin", None, None)),
+            (MadeCommit("c" * 40, "agent", "fix it\x07"),),
+            40,
+            1,
+        )
+        box = Past(SandboxId("0" * 16), TENANT, "gone", NOW, NOW, "container", "runc", repo="/src", work=work)
+        usage = UsageTotal("m", 2, Tokens(10, 20, 30, 40), 1500, assumed=True)
+        denied = DeniedSum("dns", "evil.example", "host-not-allowed", 7, NOW)
+        pushed = Pushed(NOW, "denied", {"host": "git.example", "refs": "main"})
+        approvals = tuple((await FakeApprovals().list(TENANT))[1:])
+        return Receipt(box, (usage,), approvals, (pushed,), (denied,), 7, {"tls": 3})
+
+
 class FakeAgents:
     def __init__(self, processes: FakeProcesses) -> None:
         self._processes = processes
@@ -604,6 +644,7 @@ class FakeEngine:
     repos: FakeRepos
     files: FakeFiles
     approvals: FakeApprovals = field(default_factory=FakeApprovals)
+    audit: FakeAudit = field(default_factory=FakeAudit)
     config: dict[str, Any] = field(default_factory=lambda: {"api.listen": "", "egress.networks": []})
 
     async def files_of(self, tenant: TenantId, ref: str) -> FakeFiles:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -667,3 +668,35 @@ def test_a_grant_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) ->
     ran = corral("grant", *words)
     assert ran.code != 0
     assert "hint: " in ran.err
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_shown_exported_and_checked(corral: Any, engine: Any) -> None:
+    shown = corral("audit")
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["1", "2", "3"]
+    lines = corral("audit", "box", "--since", "2026-01-02T03:04", "--json").out.splitlines()
+    assert [json.loads(line)["sequence"] for line in lines] == [1, 2, 3]
+    assert engine.audit.asked[-1] == ("box", datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    corral("audit", "--since", "2h")
+    ago = datetime.now(UTC) - engine.audit.asked[-1][1]
+    assert timedelta(hours=2) <= ago < timedelta(hours=3)
+    assert (corral("audit", "--verify").code, corral("audit", "--since", "soon").code) == (0, 2)
+    engine.audit.fault = "record 4 was altered"
+    broken = corral("audit", "--verify")
+    assert (broken.code, "record 4 was altered" in broken.out) == (1, True)
+    assert json.loads(corral("audit", "--verify", "--json").out)["fault"]
+    assert corral("audit", "box", "--verify").code == 2
+
+
+def test_a_receipt_tells_all_that_was_done(corral: Any) -> None:
+    told = corral("receipt", "gone").out
+    for part in (
+        "40 files, +3 -1", "b.bin  binary", "10 more files", "cccccccccccc  agent: fix it", "denied  host=git.example",
+        "model calls: 2, 100 tokens", "push main", "7 x  dns  evil.example", "3 tls",
+    ):  # fmt: skip
+        assert part in told, part
+    assert "\x1b" not in told
+    assert json.loads(corral("receipt", "gone", "--json").out)["cost"] == 1500
+    assert corral("receipt", "box").code == 4

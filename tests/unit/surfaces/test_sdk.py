@@ -215,6 +215,7 @@ def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
         "make_checkpoint": "checkpoint",
         "get_agent_terminal": "agent_terminal",
         "get_webhook_key": "webhook_key",
+        "get_receipt": "receipt",
         "get_grant": "grant",
     }
     for route in routes:

@@ -1,0 +1,61 @@
+"""What a sandbox did is on record, and stays there when it is gone."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.conftest import Daemon
+from tests.traces import wait_for
+
+from corral import Client, Sandbox
+from corral.errors import NotFound
+
+pytestmark = pytest.mark.root
+
+
+def test_a_receipt_outlives_its_sandbox(daemon: Daemon, client: Client, tmp_path: Path) -> None:
+    """G-328, G-332."""
+    repo = tmp_path / "repo"
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "init", "-q", repo], check=True)
+    (repo / "a.txt").write_text("one\n")
+    subprocess.run([*git, "-C", repo, "add", "."], check=True)
+    subprocess.run([*git, "-C", repo, "commit", "-qm", "first"], check=True)
+    box = Sandbox.create(client=client, name="recorded", repo=str(repo), branch="auto")
+    done = box.exec("echo two >> a.txt && git commit -qam second && echo new > b.txt")
+    assert done.exit_code == 0, done.stderr
+    box.exec("curl -sS -m 30 http://refused.example.com/")
+    wait_for(lambda: client.read_audit("recorded"), "nothing is on record")
+    alive = client.receipt("recorded")
+    box.kill()
+    gone = client.receipt("recorded")
+    assert (alive.ended_at, gone.sandbox) == (None, box.id)
+    assert gone.ended_at is not None
+    for told in (alive.work, gone.work):
+        assert told is not None
+        assert {(item.path, item.added) for item in told.files} == {("a.txt", 1), ("b.txt", 1)}
+        assert [item.subject for item in told.commits] == ["second"]
+    assert ("dns", "refused.example.com") in {(item.kind, item.host) for item in gone.denials}
+    lines = daemon.cli("audit", "recorded", "--json").stdout.splitlines()
+    assert {json.loads(line)["sandbox"] for line in lines} == {box.id}
+    assert daemon.cli("audit", "--verify").stdout.startswith("sound:")
+    Sandbox.create(client=client, name="recorded").kill()
+    assert client.receipt("recorded").work is None
+    assert client.receipt(box.id).work == gone.work
+    with pytest.raises(NotFound):
+        client.receipt("never-there")
+
+
+def test_a_sandbox_that_does_not_answer_can_be_removed_all_the_same(
+    client: Client, tmp_path: Path, daemon: Daemon
+) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "repo"], check=True)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(
+        ["git", *identity, "-C", tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "x"], check=True
+    )
+    box = Sandbox.create(client=client, name="stuck", repo=str(tmp_path / "repo"))
+    box.exec("rm -rf .git && sudo rm -f /usr/bin/git", timeout=60)
+    box.kill()
+    assert client.receipt("stuck").work is None
