@@ -18,8 +18,10 @@ from corral.api.streams import Tell, event, progress_stream, stream, until_idle,
 from corral.engine.plan import CreateRequest
 from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
 from corral.model.events import ApprovalEvent, Event
+from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
 from corral.model.sandbox import Limits
+from corral.policy.push import parse_push_rule
 from corral.policy.repos import parse_repo
 from corral.protocol import sandboxes as protocol
 from corral.protocol.base import Done
@@ -61,6 +63,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         queue=body.queue,
         queue_timeout=body.queue_timeout,
         repos=tuple(parse_repo(text) for text in body.git_repos),
+        push=PushPolicy(rules=tuple(map(parse_push_rule, body.push_rules))),
         models=model_rules(body.models, body.aliases),
         expires=body.expires,
         progress=progress,

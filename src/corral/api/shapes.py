@@ -12,6 +12,7 @@ from corral.model.budget import Balance
 from corral.model.capacity import Resource
 from corral.model.ids import TenantId
 from corral.policy.budget import reached
+from corral.policy.push import rule_text
 from corral.protocol import approvals, builds, catalog, files, pools, processes, sandboxes
 
 
@@ -34,6 +35,7 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         workdir=spec.workdir,
         allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.rules],
         secrets=list(spec.secrets),
+        push_rules=[rule_text(rule) for rule in spec.push.rules],
         git_repos=[
             sandboxes.GitRepo(name=one.name, access=one.access, secret=one.secret) for one in spec.repos
         ],

@@ -14,11 +14,13 @@ from corral.errors import InvalidInput
 from corral.model.approval import DEFAULT_LIMIT, DEFAULT_UNATTENDED, MAX_DEADLINE
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.capacity import Resource, Rules
+from corral.model.git import MAX_PACK, PushPolicy
 from corral.model.grants import ModelRules
 from corral.model.ids import check_name
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 from corral.policy.models import checked_rules, parse_alias
+from corral.policy.push import MAX_RULES, parse_push_rule
 
 _RULES = Rules()
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
@@ -38,6 +40,7 @@ class Config:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
+    The ones that begin with `git` say what holds for pushes of all sandboxes.
     """
 
     networks: tuple[str, ...] = ()
@@ -79,6 +82,23 @@ class Config:
 
     models: tuple[str, ...] = ("*",)
     aliases: tuple[str, ...] = ()
+    git_rules: tuple[str, ...] = ()
+    git_authors: tuple[str, ...] = ()
+    git_options: tuple[str, ...] = ()
+    git_signed: bool = False
+    git_pack: int = MAX_PACK
+
+    @property
+    def pushes(self) -> PushPolicy:
+        """What holds for pushes of all sandboxes."""
+        return PushPolicy(
+            rules=tuple(map(parse_push_rule, self.git_rules)),
+            options=self.git_options,
+            authors=self.git_authors,
+            max_pack=self.git_pack,
+            signed=self.git_signed,
+            wait=self.approval_limit,
+        )
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -217,6 +237,19 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(str(item).strip() for item in items if str(item).strip())
 
 
+def _push_rules(value: Any) -> tuple[str, ...]:
+    found = _texts("git.rules", value)
+    if len(found) > MAX_RULES:
+        raise InvalidInput(f"{len(found)} push rules are too many", f"give at most {MAX_RULES}")
+    for rule in found:
+        parse_push_rule(rule)
+    return found
+
+
+def _pack(value: Any) -> int:
+    return _size("git.pack", MAX_PACK)(value) or MAX_PACK
+
+
 def _models(value: Any) -> tuple[str, ...]:
     return checked_rules(ModelRules(_texts("models.allow", value) or ("*",))).allow
 
@@ -236,6 +269,11 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),
     "models.allow": ("models", _models),
     "models.aliases": ("aliases", _aliases),
+    "git.rules": ("git_rules", _push_rules),
+    "git.authors": ("git_authors", lambda value: _texts("git.authors", value)),
+    "git.options": ("git_options", lambda value: _texts("git.options", value)),
+    "git.signed": ("git_signed", _flag),
+    "git.pack": ("git_pack", _pack),
     "limits.calls": ("model_calls", _number("limits.calls", DEFAULT_MODEL_CALLS, 1024)),
     "overcommit.memory": (
         "overcommit_memory",

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -53,11 +53,13 @@ from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.network.networks import Networks
 from corral.policy.models import parse_alias
+from corral.policy.push import joined
 from corral.policy.rules import with_bindings
 from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
 from corral.store.store import SqlStore
+from corral.work.pushinspection import PushInspector
 from corral.work.quarantine import make_scratch
 from corral.work.service import RepositoryService
 
@@ -162,7 +164,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     await approvals.recover()
     client = await stack.enter_async_context(
-        GatewayClient(ledger=budgets, on_audit=denials.record, on_ask=approvals.ask)
+        GatewayClient(
+            ledger=budgets, on_audit=denials.record, on_ask=approvals.ask, inspector=lambda: inspector
+        )
     )
 
     async def configure_gateway() -> None:
@@ -196,6 +200,12 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
     )
     stack.callback(processes.detach)
+    inspector = PushInspector(
+        sandboxes=lambda: sandboxes,
+        processes=processes,
+        driver=driver,
+        scratch=make_scratch(places.data / "pushes"),
+    )
     repos = RepositoryService(
         sandboxes=lambda: sandboxes,
         processes=processes,
@@ -208,6 +218,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
         if tenant not in uid_bases:
             uid_bases[tenant] = (await store.tenant(tenant)).uid_base
+        request = replace(request, push=joined(request.push, config.value.pushes))
         return await repos.complete(tenant, await agents.complete(tenant, request))
 
     async def provision(sandbox: Sandbox, request: CreateRequest) -> None:

@@ -23,6 +23,7 @@ from corral.model.grants import Grant
 from corral.model.ids import GrantId, ImageId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.process import ProcessInfo, Stream
+from corral.model.push import PushReport, PushToInspect
 from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import Provider, Secret, SecretInfo
@@ -404,6 +405,17 @@ class Ledger(Protocol):
 
     async def abandon(self, holder: str) -> None:
         """A gateway process is gone, and all that it said was passed on: settle what it had under way."""
+
+
+class Inspector(Protocol):
+    """Reads pushes before they go upstream."""
+
+    def spool(self) -> int:
+        """A descriptor of a new file without a name, for a push; the caller closes it. Raises DiskFull."""
+
+    async def inspect(self, tenant: TenantId, sandbox: SandboxId, push: PushToInspect, fd: int) -> PushReport:
+        """What the pack in `fd` brings. Raises Forbidden for one that is not what it should be, other errors where it
+        cannot be read now. A cancelled call leaves nothing."""
 
 
 class Gateway(Protocol):

@@ -67,13 +67,15 @@ class AuditTrail:
         self._suppressed = 0
         self.denials: deque[Denial] = deque(maxlen=_RING)
 
-    def record(self, record: AuditRecord, now: float) -> None:
-        """Send a record, or count it. `now` in seconds of a clock that never goes back."""
+    def record(self, record: AuditRecord, now: float, *, always: bool = False) -> None:
+        """Send a record, or count it. `now` in seconds of a clock that never goes back. `always`: what is bounded by
+        other means, and must not be missing.
+        """
         key = (record.kind, record.host, record.decision)
         first = key not in self._seen and len(self._seen) < _MAX_SEEN
         if first:
             self._seen.add(key)
-        if not self._bucket.take(now) and not first:
+        if not self._bucket.take(now) and not first and not always:
             self._suppressed += 1
             return
         self._send(replace(record, suppressed=self._suppressed))

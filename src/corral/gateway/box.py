@@ -243,13 +243,15 @@ class Box:
         reason: str = "",
         secret: str = "",
         status: int = 0,
+        refs: str = "",
     ) -> None:
-        """Write an audit record about this box."""
+        """Write an audit record about this box; one that names refs is never left out."""
         record = AuditRecord(
             at=datetime.now(UTC), tenant=self.tenant, sandbox=self.id, kind=kind, decision=decision, host=host[:253],
             port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,
+            refs=refs[:8192],
         )  # fmt: skip
-        self.audit.record(record, asyncio.get_running_loop().time())
+        self.audit.record(record, asyncio.get_running_loop().time(), always=bool(refs))
 
 
 def _hosts(policy: EgressPolicy) -> frozenset[str]:

@@ -141,6 +141,8 @@ class Channel:
         wanted = 0
         if self._accept_fds and isinstance(message, link.Attach | link.SetPolicy):
             wanted = len(message.listeners)
+        if self._accept_fds and isinstance(message, link.Spool):
+            wanted = 1
         if wanted > len(self._fds):
             raise InvalidInput("a message came without its descriptors", "restart the daemon")
         self._on_message(message, [self._fds.popleft() for _ in range(wanted)])

@@ -17,10 +17,11 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from corral.engine.ports import Attachment, Ledger, Listener, ModelPrice, OpenedSecret
+from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ModelPrice, OpenedSecret
 from corral.errors import Conflict, CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
 from corral.gateway.accounts import Accounts, until_taken
 from corral.gateway.channel import Channel
+from corral.gateway.pushchecks import PushChecks
 from corral.gateway.questions import OnAsk, Questions, refuse_all
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.egress import EgressPolicy
@@ -85,7 +86,8 @@ class GatewayClient:
 
     The ledger is called for one batch at a time and `on_audit` for one record, in order; no call waits for an audit
     record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
-    `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer.
+    `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer. `inspector` gives
+    what reads pushes; without one no push is let through.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class GatewayClient:
         ledger: Ledger,
         on_audit: Callable[[link.AuditRecord], Awaitable[None]],
         on_ask: OnAsk = refuse_all,
+        inspector: Callable[[], Inspector | None] = lambda: None,
     ) -> None:
         self._first_sock = sock
         self._on_audit = on_audit
@@ -112,6 +115,7 @@ class GatewayClient:
         self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
         self._tasks = asyncio.TaskGroup()
         self._questions = Questions(on_ask, self._tenant_of, self._tasks)
+        self._pushes = PushChecks(inspector, self._tenant_of, self._tasks)
         self._paused = False
         self._closing = False
 
@@ -142,6 +146,7 @@ class GatewayClient:
                 await self._accounts.done()
                 await self._records.join()
         self._questions.close()
+        self._pushes.close()
         for deliverer in self._deliverers:
             deliverer.cancel()
         for kept in self._kept.values():
@@ -401,6 +406,8 @@ class GatewayClient:
                 self._hold_back(channel)
             case link.Ask() | link.Withdraw():
                 self._questions.take(channel, message)
+            case link.OpenSpool() | link.Inspect() | link.CloseSpool():
+                self._pushes.take(channel, message)
             case link.AuditRecord():
                 self._records.put_nowait(message)
                 self._hold_back(channel)
@@ -414,6 +421,7 @@ class GatewayClient:
             _log.error("the gateway's link was cut: %s", error)
         self._accounts.ended(channel)
         self._questions.ended(channel)
+        self._pushes.ended(channel)
         if channel is not self._channel:
             return
         self._ready.clear()

@@ -17,10 +17,20 @@ from multidict import CIMultiDict
 from corral.errors import InvalidInput, TooLarge
 from corral.gateway.access import tokens
 from corral.gateway.box import Box
+from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
 from corral.gateway.forward import continue_if_asked, cut, pump
-from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server, target
+from corral.gateway.gitpush import PushService, Services
+from corral.gateway.gitupstream import (
+    GitRefusedError,
+    GitUpstream,
+    Target,
+    refused_by_server,
+    target,
+    upstream_headers,
+)
 from corral.gateway.replies import closing, plain
+from corral.gateway.spools import Spools
 from corral.gateway.upstream import BODY_IDLE
 from corral.gateway.vault import Credential
 from corral.model.git import Access
@@ -32,19 +42,24 @@ _KINDS = {
     Service.WRITE_REFS: "application/x-git-receive-pack-advertisement",
     Service.FETCH: "application/x-git-upload-pack-result",
 }
-_PASSED = ("User-Agent", "Accept", "Content-Type", "Content-Encoding")
-_PROTOCOLS = frozenset({"version=0", "version=1", "version=2"})
-
 _log = logging.getLogger(__name__)
 
 
 class GitService:
     """Serves one box's git."""
 
-    def __init__(self, box: Box, dialer: Dialer, granted: Callable[[Box], Mapping[str, Credential]]) -> None:
+    def __init__(
+        self,
+        box: Box,
+        dialer: Dialer,
+        granted: Callable[[Box], Mapping[str, Credential]],
+        desk: Desk,
+        spools: Spools,
+    ) -> None:
         self._box = box
         self._granted = granted
         self._upstream = GitUpstream(box, dialer)
+        self._pushes = PushService(Services(box, self._upstream, desk, spools))
 
     async def close(self) -> None:
         """Close its connections."""
@@ -100,12 +115,14 @@ class GitService:
                 return await self._refs(request, route, target)
             case Service.FETCH:
                 return await self._fetch(request, route, target)
+            case Service.PUSH:
+                return await self._push(request, route, target)
             case _:
                 raise GitRefusedError(501, "this is not served", "use git", "bad-route")
 
     async def _refs(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         push = route.service is Service.WRITE_REFS
-        filter = RefsFilter(push=push)
+        filter = RefsFilter(push=push, options=bool(self._box.push.options))
         async with self._call(request, route, target) as upstream:
             response = _response(_KINDS[route.service])
             await response.prepare(request)
@@ -126,6 +143,10 @@ class GitService:
             await response.prepare(request)
             await pump(upstream.content.iter_any(), response, request)
             return response
+
+    async def _push(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        await continue_if_asked(request, CIMultiDict(request.headers))
+        return await self._pushes.serve(request, route, target)
 
     @asynccontextmanager
     async def _call(
@@ -157,16 +178,6 @@ class GitService:
     ) -> None:
         host = route.host if isinstance(route, Route) else ""
         self._box.note("git", decision, host=host, method=method, path=path, reason=reason, status=status)
-
-
-def upstream_headers(request: web.BaseRequest, target: Target) -> CIMultiDict[str]:
-    """The fields of a request upstream: those that git needs of the client's, and the credential (G-238, G-241)."""
-    headers = CIMultiDict({name: request.headers[name] for name in _PASSED if name in request.headers})
-    if request.headers.get("Git-Protocol") in _PROTOCOLS:
-        headers["Git-Protocol"] = request.headers["Git-Protocol"]
-    if target.authorization:
-        headers[hdrs.AUTHORIZATION] = target.authorization
-    return headers
 
 
 def _response(kind: str) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 from yarl import URL
@@ -28,6 +28,9 @@ IDLE = 900.0
 """Seconds without a byte: servers count and compress objects for minutes before they answer."""
 _POOL = 64
 _USERS = {Provider.GITHUB: "x-access-token", Provider.GITLAB: "oauth2", Provider.BITBUCKET: "x-token-auth"}
+
+_PASSED = ("User-Agent", "Accept", "Content-Type", "Content-Encoding")
+_PROTOCOLS = frozenset({"version=0", "version=1", "version=2"})
 
 _log = logging.getLogger(__name__)
 
@@ -229,3 +232,13 @@ def _moved_to(answer: aiohttp.ClientResponse) -> str:
     path = url.path.partition("/info/refs")[0].partition("/git-")[0]
     plain = all(c.isalnum() or c in "/._-~" for c in path) and path.isascii() and len(path) < 200
     return f" to {host}{path.removesuffix('.git')}" if plain else ""
+
+
+def upstream_headers(request: web.BaseRequest, target: Target) -> CIMultiDict[str]:
+    """The fields of a request upstream: those that git needs of the client's, and the credential (G-238, G-241)."""
+    headers = CIMultiDict({name: request.headers[name] for name in _PASSED if name in request.headers})
+    if request.headers.get("Git-Protocol") in _PROTOCOLS:
+        headers["Git-Protocol"] = request.headers["Git-Protocol"]
+    if target.authorization:
+        headers[hdrs.AUTHORIZATION] = target.authorization
+    return headers

@@ -30,6 +30,7 @@ from corral.gateway.outbox import Outbox
 from corral.gateway.proxies import Proxies
 from corral.gateway.reservations import Reservations
 from corral.gateway.service import Request, Service
+from corral.gateway.spools import Spools
 from corral.wire import link
 
 PRELOADED = (encodings.idna, stringprep)
@@ -59,8 +60,11 @@ class Process:
         )
         self._reservations = Reservations(self._channel)
         self._desk = Desk(self._channel)
+        self._spools = Spools(self._channel)
         dialer = Dialer(Proxies.of_process(), tls, executor)
-        self._service = Service(dialer, Outbox(self._channel).audit, self._reservations, self._desk)
+        self._service = Service(
+            dialer, Outbox(self._channel).audit, self._reservations, self._desk, self._spools
+        )
 
     async def run(self) -> None:
         """Serve until the link ends, or a signal asks to stop."""
@@ -94,6 +98,8 @@ class Process:
                 self._reservations.answered(message)
             case link.Asked() | link.Answered():
                 self._desk.take(message)
+            case link.Spool() | link.Inspected() | link.PushFailed():
+                self._spools.take(message, fds)
             case _:
                 self._calls.put_nowait((message, fds))
 

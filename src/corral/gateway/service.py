@@ -29,6 +29,7 @@ from corral.gateway.raising import Raising
 from corral.gateway.replies import closing, plain
 from corral.gateway.requests import Limits
 from corral.gateway.reservations import Reservations
+from corral.gateway.spools import Spools
 from corral.gateway.tls import TlsClient
 from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
@@ -72,7 +73,9 @@ class Service:
         send_audit: Callable[[link.AuditRecord], None],
         reservations: Reservations,
         desk: Desk,
+        spools: Spools,
     ) -> None:
+        self._spools = spools
         self._desk = desk
         self._dialer = dialer
         self._send_audit = send_audit
@@ -157,7 +160,7 @@ class Service:
             lambda: self._limits,
             Raising(box, self._reservations, self._desk, lambda: self._limits),
         )
-        git = GitService(box, self._dialer, self._granted)
+        git = GitService(box, self._dialer, self._granted, self._desk, self._spools)
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
     def _bind(self, box: Box) -> None:

@@ -9,6 +9,7 @@ from corral.model.ids import NAME_PATTERN
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, Isolation
 from corral.policy.budget import MAX_CAP
+from corral.policy.push import MAX_RULES
 from corral.policy.repos import MAX_REPOS
 from corral.protocol.base import (
     MAX_PROMPT,
@@ -51,6 +52,12 @@ SecretUse = Annotated[
 RepoText = Annotated[
     str,
     Field(min_length=3, max_length=1024, examples=["github.com/owner/name", "github.com/owner/name:write"]),
+]
+
+
+PushRuleText = Annotated[
+    str,
+    Field(min_length=5, max_length=300, examples=["allow:feature/*", "deny:main", "ask:refs/tags/*:create"]),
 ]
 
 
@@ -110,6 +117,11 @@ class CreateSandbox(Request):
         default_factory=list,
         max_length=MAX_REPOS,
         description="Repositories that git in it may read, or push to, with the credential on the host.",
+    )
+    push_rules: list[PushRuleText] = Field(
+        default_factory=list,
+        max_length=MAX_RULES,
+        description="What it may push, the first that matches; behind them the host's, and the defaults.",
     )
     budget: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
         default=None,
@@ -174,6 +186,7 @@ class SandboxInfo(Reply):
     allow: list[HostRule]
     secrets: list[str]
     git_repos: list[GitRepo] = Field(default_factory=list)
+    push_rules: list[str] = Field(default_factory=list, description="Before the defaults.")
     ttl: int | None = None
     agent: str | None = None
     repo: str | None = None

@@ -73,6 +73,7 @@ def create_sandbox(
     queue: bool = False,
     queue_timeout: int | None = None,
     git_repos: Iterable[str] = (),
+    push_rules: Iterable[str] = (),
     models: Iterable[str] | None = None,
     aliases: Mapping[str, str] | None = None,
     expires: int | None = None,
@@ -87,7 +88,8 @@ def create_sandbox(
     the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in millionths
     of a US dollar. `queue`: wait for room on the host, rather than be refused (NoCapacity, DiskFull), for `queue_timeout`
     seconds at most; `progress` tells the place. `git_repos`: repositories that git in it may use with the host's
-    credential, as `host/owner/name`, with `:write` behind it to push.
+    credential, as `host/owner/name`, with `:write` behind it to push; `push_rules`: what may be pushed, as
+    `allow:feature/*`, `ask:main` or `deny:v*:any`.
     `models`: patterns of models that it may use; `aliases`: model asked for → model sent; `expires`: seconds until its
     grant covers nothing any more.
     """
@@ -114,6 +116,7 @@ def create_sandbox(
             queue=queue or None,
             queue_timeout=queue_timeout,
             git_repos=list(git_repos) or None,
+            push_rules=list(push_rules) or None,
             models=None if models is None else list(models),
             aliases=None if aliases is None else dict(aliases),
             expires=expires,

@@ -46,6 +46,7 @@ class CreateOptions(TypedDict, total=False):
     queue: bool
     queue_timeout: int | None
     git_repos: tuple[str, ...]
+    push_rules: tuple[str, ...]
     progress: OnProgress | None
 
 

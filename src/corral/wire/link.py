@@ -5,7 +5,8 @@ Listening sockets travel beside an `Attach` frame (SCM_RIGHTS), in the order of 
 numbers its calls and the gateway answers each with `Done` or `Failed`. The gateway numbers model calls: it asks with
 `Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine acknowledges once it is in the ledger,
 or with `Release` if it was never made. It numbers questions to a person too: `Ask`, which the engine meets with `Asked`
-once it is recorded and with `Answered` at its end; `Withdraw` when nobody waits for the answer any more.
+once it is recorded and with `Answered` at its end; `Withdraw` when nobody waits for the answer any more. And it numbers
+pushes: `OpenSpool` for a file that holds one, `Inspect` to have it read, `CloseSpool` at its end.
 
 The gateway reads hostile bytes all day, so the engine takes nothing from it on trust: sizes are bounded,
 every field is checked for its type, and what does not fit ends the link.
@@ -29,6 +30,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
+from corral.model.push import PushReport, PushToInspect
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
 
@@ -293,11 +295,59 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenSpool:
+    """A file is wanted that holds a push. Answered by `Spool`, with its descriptor, or by `PushFailed`."""
+
+    number: int
+    sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """The descriptor that comes with this is the file."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Read the pack in the file of this number. Answered by `Inspected` or `PushFailed`."""
+
+    number: int
+    push: PushToInspect
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What it brings."""
+
+    number: int
+    report: PushReport
+
+
+@dataclass(frozen=True, slots=True)
+class PushFailed:
+    """No file, or no report; `code` is that of an error of `corral.errors`."""
+
+    number: int
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSpool:
+    """The file is not needed any more, and nobody waits for a report."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRecord:
     """A decision. Never holds a secret, a token, a header's or a query's value.
 
     `kind` is the service: dns, tls, http, llm, git. `suppressed` counts records of the sandbox that were left out
-    since the last one because they were too many.
+    since the last one because they were too many. `refs`: those of a push, with their ids before and after.
     """
 
     at: datetime
@@ -314,6 +364,7 @@ class AuditRecord:
     secret: str = ""
     status: int = 0
     suppressed: int = 0
+    refs: str = ""
 
     def detail(self) -> dict[str, str]:
         """The record's own fields as text, empty ones left out, as the audit log takes them."""
@@ -328,6 +379,7 @@ class AuditRecord:
             "secret",
             "status",
             "suppressed",
+            "refs",
         )
         return {name: str(value) for name in own if (value := getattr(self, name))}
 
@@ -356,6 +408,12 @@ Message = (
     | Asked
     | Answered
     | Withdraw
+    | OpenSpool
+    | Spool
+    | Inspect
+    | Inspected
+    | PushFailed
+    | CloseSpool
     | AuditRecord
 )
 
