@@ -241,8 +241,9 @@ async def test_two_sandboxes_do_not_reach_each_other(networks: Networks, sandbox
             assert result in {errno.ECONNREFUSED, errno.ENETUNREACH, errno.EACCES}, address
 
 
+@pytest.mark.parametrize("within", [True, False])
 async def test_a_port_of_the_sandbox_can_be_dialled_from_outside(
-    networks: Networks, sandbox: SandboxId
+    networks: Networks, sandbox: SandboxId, within: bool
 ) -> None:
     def serve() -> socket.socket:
         server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -252,7 +253,7 @@ async def test_a_port_of_the_sandbox_can_be_dialled_from_outside(
 
     with (
         inside(networks.sandbox_netns(sandbox), serve) as server,
-        await networks.connect(sandbox, 3000) as client,
+        await networks.connect(sandbox, 3000, inside=within) as client,  # type: ignore[union-attr]
     ):
         accepted, _ = server.accept()
         with accepted:

@@ -12,8 +12,14 @@ from starlette.exceptions import HTTPException
 from corral.api import approvals, audit, builds, catalog, files, grants, pools, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
+from corral.api.e2b.dataplane import DataPlane
 from corral.api.failures import handle
+from corral.api.front import Front
 from corral.api.guard import Guard
+from corral.api.preview.hosts import Addresses
+from corral.api.preview.proxy import Previews
+from corral.api.preview.tunnel import Tunnel
+from corral.api.preview.where import Where
 from corral.engine.engine import Engine
 from corral.errors import CorralError
 from corral.protocol.base import MAX_JSON_BODY
@@ -44,11 +50,18 @@ TAGS: list[dict[str, Any]] = [
 ]
 
 
-def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[str] = ()) -> FastAPI:
+def create_app(
+    engine: Engine,
+    *,
+    authenticate: Authenticate,
+    names: Collection[str] = (),
+    addresses: Addresses = Addresses(),  # noqa: B008  frozen
+) -> FastAPI:
     """The API over `engine`.
 
     `authenticate` gives the tenant of a request or raises Unauthenticated. `names` are the host names and addresses,
-    beside loopback's, under which the TCP interface may be called. Raises nothing; holds no state but the engine's.
+    beside loopback's, under which the TCP interface may be called; `addresses` those of sandboxes' ports. Raises nothing;
+    holds no state but the engine's.
     """
     app = FastAPI(
         title="Corral",
@@ -65,8 +78,16 @@ def create_app(engine: Engine, *, authenticate: Authenticate, names: Collection[
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
-    app.add_middleware(E2bApi, engine=engine, authenticate=authenticate)
-    app.add_middleware(Guard, names=names)
+    where, previews, data = Where(addresses, names), Previews(engine), DataPlane(engine)
+    app.state.addresses = addresses
+    app.state.tunnel = lambda config, server_state, app_state: Tunnel(
+        where, previews, server_state.connections
+    )
+    app.add_middleware(
+        E2bApi, engine=engine, authenticate=authenticate, data=data, domain=addresses.authority
+    )
+    app.add_middleware(Guard, names=where.own_names)
+    app.add_middleware(Front, where=where, previews=previews, data=data)
     return app
 
 

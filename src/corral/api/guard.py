@@ -36,6 +36,16 @@ def host_of(authority: str) -> str:
     return (parts.hostname or "").rstrip(".")
 
 
+def check_host(scope: Scope, names: Collection[str]) -> None:
+    """Raise Forbidden for a request over TCP that does not come to one of our own names."""
+    hosts = [value for key, value in scope["headers"] if key == b"host"]
+    if not over_unix_socket(scope) and (len(hosts) != 1 or host_of(hosts[0].decode("latin-1")) not in names):
+        raise Forbidden(
+            "the Host header does not name this daemon",
+            "use the address that it listens on; see `corral config get`",
+        )
+
+
 def check_origin(headers: dict[bytes, list[bytes]], *, tcp: bool, names: Collection[str]) -> None:
     """Raise Forbidden unless a request comes to one of our own names, and from a page of ours if from a page at all."""
     hosts = headers.get(b"host", [])

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 from starlette.requests import Request
 
@@ -14,9 +14,10 @@ from corral.api.bodies import streamed
 from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
 from corral.api.grants import model_rules
+from corral.api.preview.access import HEADER, PARAMETER
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
-from corral.errors import DiskFull, InvalidInput, NoCapacity, Unsupported
+from corral.errors import Conflict, DiskFull, InvalidInput, NoCapacity, Unsupported
 from corral.model.events import ApprovalEvent, Event
 from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
@@ -30,6 +31,7 @@ from corral.protocol.processes import ProcessInfo
 
 router = APIRouter(prefix="/v1")
 FollowQuery = Annotated[bool, Query(description="Wait for what will come; else end after what is there.")]
+PortPath = Annotated[int, Path(ge=1, le=65535, description="A TCP port inside the sandbox.")]
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
@@ -194,6 +196,20 @@ async def get_usage(caller: CallerDep, ref: RefPath) -> protocol.UsageReport:
 async def get_denials(caller: CallerDep, ref: RefPath) -> Denials:
     """What its gateway refused it."""
     return Denials(denials=await caller.engine.denials(caller.tenant, ref))
+
+
+@router.get("/sandboxes/{ref}/urls/{port}", tags=["sandboxes"], responses=documented())
+async def get_url(caller: CallerDep, request: Request, ref: RefPath, port: PortPath) -> protocol.PortUrl:
+    """Where a port of a sandbox is reached from outside, by those who hold its token."""
+    sandbox = caller.engine.sandboxes.get(caller.tenant, ref)
+    url = request.app.state.addresses.url(sandbox.id, port)
+    if url is None:
+        raise Conflict(
+            "the API does not listen on TCP, so nothing leads to ports of sandboxes",
+            "corral config set api.listen 127.0.0.1:7070 && corral daemon stop && corral daemon start",
+        )
+    token = (await caller.engine.port_token(sandbox.id, port)).reveal()
+    return protocol.PortUrl(url=url, token=token, link=f"{url}?{PARAMETER}={token}", header=HEADER)
 
 
 @router.get("/events", tags=["events"], response_class=Response, responses={**documented(), **EVENT_STREAM})

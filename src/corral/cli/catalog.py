@@ -289,7 +289,7 @@ def _setting(value: object) -> str:
     return clean(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-_FROM_THE_NEXT_START = frozenset({"api.listen"})
+_FROM_THE_NEXT_START = frozenset({"api.listen", "tls.listen", "tls.cert", "tls.key", "api.domain", "api.dns"})
 
 
 @config.command("set", epilog="\b\nExample:\n  corral config set egress.networks 10.1.0.0/16,10.2.0.0/16")

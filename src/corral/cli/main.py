@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ttl": ("corral.cli.sandboxes:ttl", "Set when a sandbox ends."),
     "rm": ("corral.cli.sandboxes:remove", "Remove sandboxes with all that is in them."),
     "top": ("corral.cli.host:top", "Show what the host carries, and who waits for room."),
+    "url": ("corral.cli.preview:url", "Print the address of a port of a sandbox."),
     "exec": ("corral.cli.execute:exec_", "Run a command in a sandbox."),
     "shell": ("corral.cli.execute:shell", "Open a shell in a sandbox."),
     "attach": ("corral.cli.execute:attach", "Join the agent's terminal."),

@@ -33,6 +33,8 @@ class Config:
 
     `networks`: private or special CIDR blocks that allowed names may resolve to. `npm_registry`: the host from which
     agents are installed; empty means what npm itself is set to. `listen`: `host:port` of the TCP API, empty for none.
+    `tls_listen`: the same by TLS, with the files `tls_cert` and `tls_key`, or a certificate of this installation's own for
+    `domain`, below which sandboxes' ports have names. `dns`: the address on which these names are answered, empty for none.
     `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
     `budget`: millionths of a US dollar that a sandbox without a cap of its own may spend, None for no cap. `output`: tokens
     that a model call which sets no limit may put out. `model_calls`: calls of one sandbox that may be under way.
@@ -46,6 +48,11 @@ class Config:
     networks: tuple[str, ...] = ()
     npm_registry: str = ""
     listen: str = ""
+    tls_listen: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    domain: str = ""
+    dns: str = ""
     unlimited_disk: bool = False
     budget: int | None = DEFAULT_CAP
     output: int = DEFAULT_OUTPUT
@@ -119,8 +126,33 @@ def _listen(value: Any) -> str:
     text = str(value)
     host, _, port = text.rpartition(":")
     if text and not (host and port.isdecimal() and 0 < int(port) < 65536):
-        raise InvalidInput(f"api.listen {text[:80]!r} is not valid", "give host:port, such as 127.0.0.1:7070")
+        raise InvalidInput(
+            f"the address {text[:80]!r} is not valid", "give host:port, such as 127.0.0.1:7070"
+        )
     return text
+
+
+def _file(value: Any) -> str:
+    text = str(value)
+    if text and not text.startswith("/"):
+        raise InvalidInput(f"{text[:80]!r} is not an absolute path", "give the path of a file, from /")
+    return text
+
+
+def _domain(value: Any) -> str:
+    host = _host(value)
+    if host and ("." not in host or host.startswith("*") or host[0].isdigit()):
+        raise InvalidInput(
+            f"the domain {host[:80]!r} is not valid", "give a name such as sandboxes.example.org"
+        )
+    return host
+
+
+def _address(value: Any) -> str:
+    try:
+        return str(ipaddress.IPv4Address(str(value))) if value else ""
+    except ValueError:
+        raise InvalidInput(f"{str(value)[:80]!r} is not an IPv4 address", "give one of this host") from None
 
 
 def _url(value: Any) -> str:
@@ -264,6 +296,11 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
     "api.listen": ("listen", _listen),
+    "tls.listen": ("tls_listen", _listen),
+    "tls.cert": ("tls_cert", _file),
+    "tls.key": ("tls_key", _file),
+    "api.domain": ("domain", _domain),
+    "api.dns": ("dns", _address),
     "store.unlimited": ("unlimited_disk", _flag),
     "budget.sandbox": ("budget", _budget),
     "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),

@@ -2,21 +2,16 @@
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 
-import uvicorn
 import uvloop
-from fastapi import FastAPI
 
-from corral.api.server import ApiProtocol
+from corral.daemon.listening import listening, name_server, servers
 from corral.daemon.lock import InstanceLock
 from corral.daemon.places import Places
 from corral.daemon.wiring import Daemon
@@ -26,15 +21,6 @@ from corral.host.capacity import raise_handle_limit
 log = logging.getLogger(__name__)
 
 LOG_BYTES = 10 * 1024 * 1024
-BACKLOG = 1024
-
-
-class _Server(uvicorn.Server):
-    """Serves until told; signals are the daemon's, not the server's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         places.create()
         with InstanceLock(places.lock):
             _log_to(places, to_terminal=not options.detach)
-            uvloop.run(_serve(places, options.listen))
+            uvloop.run(_serve(places, options))
     except CorralError as error:
         log.error("%s", error)
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)  # noqa: T201 - before any client is there
@@ -62,6 +48,12 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="corral serve", description="Run Corral's daemon.")
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="", help="serve the API on TCP too; needs API keys"
+    )
+    parser.add_argument("--tls-listen", metavar="HOST:PORT", default="", help="serve it by TLS too")
+    parser.add_argument("--tls-cert", metavar="FILE", default="", help="the certificate chain, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", default="", help="its key, PEM")
+    parser.add_argument(
+        "--domain", default="", help="give ports of sandboxes names below it: PORT-SANDBOX.DOMAIN"
     )
     parser.add_argument(
         "--detach", action="store_true", help="log to the data directory only, not to the terminal"
@@ -81,60 +73,29 @@ def _log_to(places: Places, *, to_terminal: bool) -> None:
     )
 
 
-async def _serve(places: Places, listen: str) -> None:
+async def _serve(places: Places, options: argparse.Namespace) -> None:
     async with Daemon.open(places) as daemon:
-        address = listen or daemon.config.value.listen
-        sockets = [_unix_socket(places), *([_tcp_socket(address)] if address else [])]
-        names = [address.rpartition(":")[0]] if address else []
-        server = _server(daemon.app(names))
+        config = daemon.config.value
+        what = listening(config, places, options)
+        made = servers(daemon.app(what.names, what.addresses), places, what)
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            for server, _ in made:
+                server.should_exit = True
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, lambda: setattr(server, "should_exit", True))
+            loop.add_signal_handler(number, end)
         # What is loaded by now stays: no later collection need look at it.
         gc.collect()
         gc.freeze()
-        log.info("serving %s%s", places.socket, f" and {address}" if address else "")
+        log.info("serving %s", ", ".join(filter(None, (str(places.socket), what.plain, what.tls))))
         try:
-            await server.serve(sockets=sockets)
+            async with name_server(config, what), asyncio.TaskGroup() as tasks:
+                for server, sockets in made:
+                    tasks.create_task(server.serve(sockets=sockets))
         finally:
             places.socket.unlink(missing_ok=True)
-
-
-def _server(app: FastAPI) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            http=ApiProtocol,
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=75,
-        )
-    )
-
-
-def _unix_socket(places: Places) -> socket.socket:
-    """A new socket that only root can open; what a former daemon left is replaced, since this one holds the lock."""
-    places.socket.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(str(places.socket))
-    finally:
-        os.umask(mask)
-    sock.listen(BACKLOG)
-    return sock
-
-
-def _tcp_socket(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    try:
-        return socket.create_server((host.strip("[]"), int(port)), backlog=BACKLOG)
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot listen on {address}: {error}", "give another HOST:PORT") from error
 
 
 if __name__ == "__main__":

@@ -67,6 +67,16 @@ class Places:
         return self.data / "authority.pem"
 
     @property
+    def tls(self) -> Path:
+        """The directory of the certificate that was made here for the API's TLS listener."""
+        return self.data / "tls"
+
+    @property
+    def tls_bundle(self) -> Path:
+        """What a program of this host trusts that uses that listener: the host's CAs, and ours."""
+        return self.tls / "bundle.pem"
+
+    @property
     def socket(self) -> Path:
         """The API's unix socket."""
         return self.run / "api.sock"

@@ -39,6 +39,15 @@ def certificates(text: bytes) -> list[bytes]:
     return found
 
 
+def write_bundle(target: Path, more: Path) -> None:
+    """Write the host's roots, and those of `more`, for programs of this host, atomically."""
+    files = [*host_bundles(os.environ), more]
+    _write(
+        target,
+        b"".join(dict.fromkeys(item for path in files for item in certificates(path.read_bytes()))),
+    )
+
+
 def write_trust(target: Path, gateway: str) -> Path:
     """Write what sandboxes trust, each file at once: the bundle, in which stand the host's roots and the certificate of
     the `gateway` (PEM); beside it that certificate alone, and the same roots as Java reads them. Certificates only, each

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from corral.agents.service import AgentService
 from corral.api.app import create_app
+from corral.api.preview.hosts import Addresses
 from corral.daemon import doctor
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
@@ -87,9 +88,11 @@ class Daemon:
         self.config = config
         self._store = store
 
-    def app(self, names: Collection[str]) -> FastAPI:
+    def app(self, names: Collection[str], addresses: Addresses) -> FastAPI:
         """The API; `names` are the host names under which it may be called over TCP."""
-        return create_app(self.engine, authenticate=authenticator(self._store), names=names)
+        return create_app(
+            self.engine, authenticate=authenticator(self._store), names=names, addresses=addresses
+        )
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -304,6 +307,10 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         # Not of the form of any grant's id, so no grant has this token.
         return await store.derive_token(GrantId(f"sandbox access {sandbox}"))
 
+    async def port_token(sandbox: SandboxId, port: int | None) -> Secret:
+        what = "all ports" if port is None else f"port {port}"
+        return await store.derive_token(GrantId(f"{what} of {sandbox}"))
+
     engine = Engine(
         sandboxes=sandboxes,
         processes=processes,
@@ -327,5 +334,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandbox_token=sandbox_token,
         webhook_key=store.webhook_key,
         follow_events=events.follow,
+        port_token=port_token,
     )
     return cls(engine, store, config)

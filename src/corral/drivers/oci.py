@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -312,6 +313,11 @@ class OciDriver:
             namespaces.set_hostname(pidfd, spec.name)
         elif not _tell(self._place(spec.id), guest.hostname(spec.name)):
             raise HostError("the sandbox's first process does not take its new name")
+
+    async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
+        """As Driver says."""
+        own_kernel = self._runtime(spec.runtime).traits.own_kernel
+        return await self._networks.connect(spec.id, port, inside=not own_kernel)
 
     # -- pausing and ending
     # -------------------------------------------------------------------------------------------

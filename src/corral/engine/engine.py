@@ -1,5 +1,6 @@
 """The whole engine as one value: what the API serves."""
 
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from corral.model.events import Event
 from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.process import ProcessInfo
+from corral.model.sandbox import Sandbox
 from corral.model.secrets import Secret
 from corral.model.template import Template
 
@@ -50,8 +52,9 @@ class Repositories(Protocol):
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Every use case. `doctor`, `denials`, `config_get` and `config_set` are the operator's. `sandbox_token` opens one
-    sandbox's processes and files, and nothing else; it is the same as long as the sandbox lives. Who uses `follow_events` counts as
-    somebody who may answer approvals."""
+    sandbox's processes and files, and nothing else; `port_token` one of its ports, or (None) all those that E2B's clients
+    share; they are the same as long as the sandbox lives. Who uses `follow_events` counts as somebody who may answer
+    approvals."""
 
     sandboxes: Sandboxes
     processes: Processes
@@ -75,6 +78,15 @@ class Engine:
     sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
     webhook_key: Callable[[], Awaitable[Secret]]
     follow_events: Callable[[TenantId, int | None], AsyncGenerator[Event, None]]
+    port_token: Callable[[SandboxId, int | None], Awaitable[Secret]]
+
+    async def dial(self, sandbox: Sandbox, port: int) -> socket.socket | None:
+        """A connection to a port of a running sandbox, the caller's; None where nothing listens."""
+        if sandbox.state is not State.RUNNING:
+            raise Conflict(
+                f"sandbox {sandbox.spec.name} is {sandbox.state}", f"`corral start {sandbox.spec.name}`"
+            )
+        return await self.driver.dial(sandbox.spec, port)
 
     async def files_of(self, tenant: TenantId, ref: str) -> GuestFiles:
         """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""

@@ -271,6 +271,10 @@ class Driver(Protocol):
     async def guest(self, sandbox: SandboxId) -> GuestLink:
         """The link to PID 1 of a running sandbox."""
 
+    async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
+        """A connected, non-blocking stream socket to a TCP port of a running sandbox, the caller's; None where nothing
+        listens there. What listens on the loopback of a sandbox with a kernel of its own is not reached."""
+
     def files(self, spec: SandboxSpec) -> GuestFiles:
         """Its files, while it is running or stopped."""
 

@@ -28,8 +28,8 @@ from corral.errors import HostError, NotFound
 from corral.host import mounts, namespaces, syscalls
 from corral.host.turns import Turns
 from corral.model.ids import SandboxId, is_id
-from corral.network.pair import Pair, make_pair, restore_sandbox_side
-from corral.network.sockets import open_connection, open_listeners, open_ports
+from corral.network.pair import SANDBOX_ADDRESS, Pair, make_pair, restore_sandbox_side
+from corral.network.sockets import open_listeners, open_ports, open_socket
 
 _T = TypeVar("_T")
 # The kernel makes namespaces one at a time: more threads only wait for each other.
@@ -37,6 +37,8 @@ _WORKERS = 2
 _SANDBOX_PIN = "net.ns"
 _GATEWAY_PIN = "gw.ns"
 _SYSFS = "sys"
+_CONNECT_SECONDS = 10.0
+_LOOPBACK = "127.0.0.1"
 
 
 class Networks:
@@ -71,11 +73,36 @@ class Networks:
             lambda: self._with_gateway(sandbox, lambda fd: open_ports(fd, ports)), _close_listeners
         )
 
-    async def connect(self, sandbox: SandboxId, port: int) -> socket.socket:
-        """A non-blocking socket on its way to a port of the sandbox, from the gateway's side."""
-        return await self._run(
-            lambda: self._with_gateway(sandbox, lambda fd: open_connection(fd, port)), socket.socket.close
-        )
+    async def connect(self, sandbox: SandboxId, port: int, *, inside: bool) -> socket.socket | None:
+        """A connected stream socket to a port of the sandbox; None where nothing listens. The caller owns it.
+
+        `inside`: from the sandbox's own side, which reaches what listens on its loopback; else from the gateway's side, as
+        for a sandbox with a network stack of its own, whose loopback nothing outside reaches.
+        """
+        if not inside:
+            return await self._dial(sandbox, self._gateway_pin(sandbox), (str(SANDBOX_ADDRESS), port))
+        return await self._dial(sandbox, self.sandbox_netns(sandbox), (_LOOPBACK, port))
+
+    async def _dial(self, sandbox: SandboxId, pin: Path, address: tuple[str, int]) -> socket.socket | None:
+        def make() -> socket.socket:
+            if not mounts.is_mounted(pin):
+                raise NotFound(f"sandbox {sandbox} has no network", "start the sandbox again")
+            with _opened(pin) as fd:
+                return open_socket(fd)
+
+        sock = await self._run(make, socket.socket.close)
+        try:
+            # The socket belongs to the namespace that it was made in: connecting it needs to enter nothing.
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await asyncio.get_running_loop().sock_connect(sock, address)
+        except OSError:
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
 
     def sandbox_netns(self, sandbox: SandboxId) -> Path:
         """The file by which a runtime joins the sandbox's side."""

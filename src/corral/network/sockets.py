@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from corral.engine.ports import Listener, ListenerKind
 from corral.errors import InvalidInput
 from corral.host import namespaces
-from corral.network.pair import SANDBOX_ADDRESS
 
 DNS_PORT = 53
 HTTP_PORT = 80
@@ -83,19 +82,8 @@ def _open(kind: ListenerKind, port: int) -> socket.socket:
     return sock
 
 
-def open_connection(gateway: int, port: int) -> socket.socket:
-    """A non-blocking socket that is connecting to a port of the sandbox; the caller waits until it is
-    writable and asks SO_ERROR.
-    """
-
-    def work() -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            with contextlib.suppress(BlockingIOError):
-                sock.connect((str(SANDBOX_ADDRESS), port))
-        except OSError:
-            sock.close()
-            raise
-        return sock
-
-    return namespaces.run_in_netns(gateway, work)
+def open_socket(netns: int) -> socket.socket:
+    """A non-blocking stream socket of a network namespace, not connected; the caller owns it."""
+    return namespaces.run_in_netns(
+        netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    )

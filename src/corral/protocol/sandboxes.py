@@ -247,6 +247,16 @@ class UsageTotal(Reply):
     assumed: bool = Field(description="Some price or count was not known and was taken at its dearest.")
 
 
+class PortUrl(Reply):
+    """The address of a port. `link` opens it in a browser, once and for all: it holds the token. Programs send the token in
+    the header `header`. What the port serves comes from the sandbox."""
+
+    url: str
+    token: str
+    link: str
+    header: str
+
+
 class UsageReport(Reply):
     """What a sandbox's model calls used and cost."""
 

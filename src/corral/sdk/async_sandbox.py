@@ -141,6 +141,7 @@ class AsyncSandbox(SandboxState):
     stats = binding.async_sandbox(calls.stats)
     usage = binding.async_sandbox(calls.usage)
     receipt = binding.async_sandbox(calls.receipt)
+    url = binding.async_sandbox(calls.get_url)
     budget = binding.async_sandbox(calls.budget)
     set_budget = binding.async_sandbox(calls.set_budget)
     kill = binding.async_sandbox(calls.remove_sandbox)

@@ -178,6 +178,11 @@ def usage(ref: str) -> Call[sandboxes.UsageReport]:
     return Call(get(url("sandboxes", ref, "usage")), reply(sandboxes.UsageReport))
 
 
+def get_url(ref: str, port: int) -> Call[sandboxes.PortUrl]:
+    """Where a port of a sandbox is reached from outside. Raises Conflict where the API listens on no TCP port."""
+    return Call(get(url("sandboxes", ref, "urls", str(port))), reply(sandboxes.PortUrl))
+
+
 def denials(ref: str) -> Call[list[dict[str, Any]]]:
     """What its gateway refused it, newest last. All text in it comes from the sandbox."""
     return Call(get(url("sandboxes", ref, "denials")), lambda body: parse(catalog.Denials, body).denials)

@@ -251,6 +251,7 @@ class Sandbox(SandboxState):
     stats = binding.sandbox(calls.stats)
     usage = binding.sandbox(calls.usage)
     receipt = binding.sandbox(calls.receipt)
+    url = binding.sandbox(calls.get_url)
     budget = binding.sandbox(calls.budget)
     set_budget = binding.sandbox(calls.set_budget)
     kill = binding.sandbox(calls.remove_sandbox)

@@ -1,6 +1,7 @@
 """Fakes of the engine's ports: they keep state as the real ones do, and can be told to fail at a step."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -215,6 +216,10 @@ class FakeDriver:
         if self.state.get(sandbox) is not DriverStatus.RUNNING:
             raise Conflict("it does not run")
         return self.links.setdefault(sandbox, FakeGuestLink())
+
+    async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
+        """Nothing listens."""
+        return None
 
     def files(self, spec: SandboxSpec) -> GuestFiles:
         """It has none."""

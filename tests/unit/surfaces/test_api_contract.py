@@ -161,7 +161,9 @@ async def test_bodies_over_the_limit_are_refused(http: httpx2.AsyncClient, path:
 async def test_a_wrong_key_is_refused_everywhere(http: httpx2.AsyncClient, app: Any) -> None:
     for path, operations in app.openapi()["paths"].items():
         for method in operations:
-            where = path.format(ref="box", process=1, key="k", name="n", approval="1", context="c", id="i")
+            where = path.format(
+                ref="box", process=1, key="k", name="n", approval="1", port=80, context="c", id="i"
+            )
             response = await http.request(method.upper(), where, headers={"authorization": "Bearer wrong"})
             assert response.status_code == 401, where
             assert response.headers["www-authenticate"] == "Bearer"

@@ -111,7 +111,6 @@ def test_network_options_that_can_be_kept() -> None:
         (Network(deny_out=["1.1.1.1"]), 501),
         (Network(deny_out=["0.0.0.0/0"], allow_out=["10.0.0.0/8"]), 501),
         (Network(rules={"example.org": []}), 501),
-        (Network(allow_public_traffic=False), 501),
     ],
 )
 def test_network_options_that_cannot_be_kept_are_refused(options: Network, status: int) -> None:

@@ -70,19 +70,33 @@ _OWN = frozenset(
     )
 )
 """First parts of paths that are not the native API's."""
+_ROUTING = frozenset({b"e2b-sandbox-id", b"e2b-sandbox-port"})
+
+
+def is_e2b(scope: Scope) -> bool:
+    """Whether a request is one of E2B's clients, as far as its head tells; a page's question before one counts too."""
+    headers = {key for key, _ in scope["headers"]}
+    return bool(headers & _ROUTING) or scope["path"].split("/", 2)[1] in _OWN
 
 
 class E2bApi:
     """ASGI middleware: answers requests of E2B's clients, and passes on all others."""
 
-    def __init__(self, app: ASGIApp, engine: Engine, authenticate: Authenticate) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        engine: Engine,
+        authenticate: Authenticate,
+        data: DataPlane,
+        domain: str | None,
+    ) -> None:
         self.app = app
-        self._data = DataPlane(engine)
+        self._data = data
         by_path: dict[str, dict[str, Handler]] = {}
         for method, path, handler in _ROUTES:
             by_path.setdefault(path, {})[method] = handler
         by_path["/{rest:path}"] = {"*": _absent}
-        routes = [route(path, handlers, engine, authenticate) for path, handlers in by_path.items()]
+        routes = [route(path, handlers, engine, authenticate, domain) for path, handlers in by_path.items()]
         self._control = Router([Route("/health", _health), *routes], redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,11 +105,10 @@ class E2bApi:
             await self.app(scope, receive, send)
             return
         headers = {key for key, _ in scope["headers"]}
-        first = scope["path"].split("/", 2)[1]
         signed = scope["path"] == "/files" and b"signature=" in scope["query_string"]
-        if b"e2b-sandbox-id" in headers or b"e2b-sandbox-port" in headers or signed:
+        if headers & _ROUTING or signed:
             await self._data(scope, receive, send)
-        elif first in _OWN:
+        elif is_e2b(scope):
             # On the raw path: an encoded slash is a part of a template's name.
             raw = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
             await self._control({**scope, "path": raw.partition(b"?")[0].decode("latin-1")}, receive, send)

@@ -28,10 +28,12 @@ M = TypeVar("M", bound=Wire)
 class Call:
     """An authenticated request of the control plane."""
 
-    def __init__(self, request: Request, engine: Engine, tenant: TenantId) -> None:
+    def __init__(self, request: Request, engine: Engine, tenant: TenantId, domain: str | None) -> None:
+        """`domain`: what clients append to a sandbox's label to name its ports, if anything."""
         self.request = request
         self.engine = engine
         self.tenant = tenant
+        self.domain = domain
 
     def parameter(self, name: str) -> str:
         """A part of the path, decoded once."""
@@ -66,7 +68,13 @@ class Call:
 Handler = Callable[[Call], Awaitable[Response]]
 
 
-def route(path: str, handlers: Mapping[str, Handler], engine: Engine, authenticate: Authenticate) -> Route:
+def route(
+    path: str,
+    handlers: Mapping[str, Handler],
+    engine: Engine,
+    authenticate: Authenticate,
+    domain: str | None,
+) -> Route:
     """A route of the control plane, by method (`*` for all others), that answers errors in its own form."""
 
     async def endpoint(request: Request) -> Response:
@@ -78,7 +86,7 @@ def route(path: str, handlers: Mapping[str, Handler], engine: Engine, authentica
             handler = handlers.get(request.method, handlers.get("*"))
             if handler is None:
                 raise Refusal(405, f"this path does not know the method {request.method[:20]}")
-            return await handler(Call(request, engine, tenant))
+            return await handler(Call(request, engine, tenant, domain))
         except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
             return response_of(error)
 

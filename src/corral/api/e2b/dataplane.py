@@ -7,14 +7,14 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.e2b import filesystem, process, rpc, shapes, transfer
+from corral.api.e2b import filesystem, process, rpc, transfer
 from corral.api.e2b.box import Box
 from corral.api.e2b.calls import sandbox_id
-from corral.api.e2b.failures import Refusal, not_running, not_supported, response_of
-from corral.api.e2b.pausing import wake
+from corral.api.e2b.failures import Refusal, not_running, response_of
 from corral.api.e2b.rpc import RpcError, StreamAnswer
+from corral.api.e2b.wake import awake
 from corral.api.e2b.watching import Watchers
 from corral.engine.engine import Engine
 from corral.model.ids import SandboxId
@@ -27,7 +27,6 @@ from corral.wire import connect
 from corral.wire.connect import Code
 
 _RESERVED = frozenset({"/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"})
-_LEAST_LIFE = 15
 _PROCESS, _FILES = "/process.Process/", "/filesystem.Filesystem/"
 
 Unary = tuple[type[Wire], Callable[[Box, Any], Awaitable[Wire]]]
@@ -55,6 +54,16 @@ class DataPlane:
             _FILES + "RemoveWatcher": (files_wire.WatcherRequest, self._watchers.remove),
         }
 
+    def at(self, sandbox: str) -> ASGIApp:
+        """The same for a host name that names the sandbox: headers that name one are ignored."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            kept = [pair for pair in scope["headers"] if not pair[0].startswith(b"e2b-sandbox-")]
+            named = [(b"e2b-sandbox-id", sandbox.encode()), (b"e2b-sandbox-port", str(ENVD_PORT).encode())]
+            await self({**scope, "headers": [*kept, *named]}, receive, send)
+
+        return app
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request = Request(scope, receive)
@@ -68,14 +77,14 @@ class DataPlane:
         path = request.url.path
         if "e2b-sandbox-id" not in request.headers and "e2b-sandbox-port" not in request.headers:
             # A signed address names no sandbox: it is the one whose token it was signed with.
-            sandbox = await self._awake(await self._signed(request))
+            sandbox = await awake(self._engine, await self._signed(request))
             return await self._plain(request, Box(self._engine, sandbox, request.headers), path)
         sandbox = self._named(request)
         if path == "/health":
-            await self._awake(sandbox)
+            await awake(self._engine, sandbox)
             return Response(status_code=204, headers={"cache-control": "no-store"})
         await self._authorize(request, sandbox)
-        box = Box(self._engine, await self._awake(sandbox), request.headers)
+        box = Box(self._engine, await awake(self._engine, sandbox), request.headers)
         if path.startswith((_PROCESS, _FILES)):
             return await self._call(request, box, path)
         if path in _RESERVED:
@@ -92,8 +101,6 @@ class DataPlane:
         found = self._engine.sandboxes.by_id(SandboxId(sandbox_id(name)))
         if found is None or found.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
             raise not_running(name[:64])
-        if int(port) != ENVD_PORT:
-            raise not_supported("traffic to other ports of a sandbox", f"only port {ENVD_PORT} is served")
         return found
 
     async def _signed(self, request: Request) -> Sandbox:
@@ -118,16 +125,6 @@ class DataPlane:
             401,
             "unauthorized access, please provide a valid access token or method signing if supported",
         )
-
-    async def _awake(self, sandbox: Sandbox) -> Sandbox:
-        """The sandbox, running: one that was made so is woken by traffic. Raises Refusal."""
-        if sandbox.state is State.RUNNING:
-            return sandbox
-        noted = sandbox.spec.attributes
-        if sandbox.state is not State.PAUSED or noted.get(shapes.AUTO_RESUME) != "true":
-            raise not_running(sandbox.id)
-        seconds = max(int(noted.get(shapes.TIMEOUT, "300")), _LEAST_LIFE)
-        return (await wake(self._engine, sandbox, seconds))[0]
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,14 @@ is refused rather than dropped, since a rule that is not kept is worse than none
 """
 
 import ipaddress
+import re
 
 from corral.api.e2b.failures import Refusal, not_supported
+from corral.protocol.e2b.base import ENVD_PORT
 from corral.protocol.e2b.sandboxes import Network
 
 ALL = "0.0.0.0/0"
+_HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:([0-9]{1,5}|\$\{PORT\}))?")
 
 
 def allowed_hosts(internet: bool | None, network: Network | None) -> tuple[str, ...]:
@@ -30,13 +33,22 @@ def allowed_hosts(internet: bool | None, network: Network | None) -> tuple[str, 
     return tuple(_allowed(item) for item in options.allow_out or [])
 
 
+def check_ingress(network: Network, *, secured: bool) -> None:
+    """Raise Refusal for options of traffic from outside that cannot be kept."""
+    if network.allow_public_traffic is False and not secured:
+        raise Refusal(400, "allowPublicTraffic=false needs a secured sandbox: secure=true")
+    if network.mask_request_host and not _HOST.fullmatch(network.mask_request_host):
+        raise Refusal(400, f"maskRequestHost {network.mask_request_host[:80]!r} is not a host")
+    for port in network.https_ports or []:
+        if not 1 <= port <= 65535 or port == ENVD_PORT:
+            raise Refusal(400, f"httpsPorts: {port} cannot be served")
+
+
 def _refuse_unknown(options: Network) -> None:
     if options.rules:
         raise not_supported("network.rules", "keep credentials in the vault: `corral secret add`")
     if options.egress_proxy:
         raise not_supported("network.egressProxy")
-    if options.allow_public_traffic is False or options.mask_request_host or options.https_ports:
-        raise not_supported("traffic from outside to ports of a sandbox")
     if options.dns_servers:
         raise not_supported("network.dnsServers", "names are resolved by the host")
 

@@ -13,15 +13,13 @@ from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there, response_of
 from corral.api.e2b.sandboxes import DEFAULT_TIMEOUT, checked_timeout, extend
-from corral.engine.engine import Engine
+from corral.api.e2b.wake import wake
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
 from corral.model.egress import HostRule
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox
 from corral.protocol.e2b import sandboxes as wire
-
-_ROUNDS = 3
 
 
 async def pause(call: Call) -> Response:
@@ -75,7 +73,9 @@ async def _connect(call: Call, default: int | None) -> Response:
     sandbox, woken = await wake(call.engine, sandbox, timeout)
     if not woken:
         await extend(call, sandbox, timeout)
-    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201 if woken else 200)
+    return JSONResponse(
+        (await shapes.reply(call.engine, sandbox, call.domain)).to_dict(), 201 if woken else 200
+    )
 
 
 async def resume(call: Call) -> Response:
@@ -86,32 +86,7 @@ async def resume(call: Call) -> Response:
         raise Refusal(409, f"Sandbox {sandbox.id} is already running")
     timeout = checked_timeout(DEFAULT_TIMEOUT[1] if body.timeout is None else body.timeout)
     sandbox, _ = await wake(call.engine, sandbox, timeout)
-    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
-
-
-async def wake(engine: Engine, sandbox: Sandbox, seconds: int) -> tuple[Sandbox, bool]:
-    """The sandbox, running, and whether it was paused before. Who comes second finds it running."""
-    tenant, name = sandbox.spec.tenant, sandbox.id
-    for _ in range(_ROUNDS):
-        try:
-            if sandbox.state is State.RUNNING:
-                return sandbox, False
-            if sandbox.state is State.PAUSED:
-                await engine.sandboxes.resume(tenant, name)
-            elif sandbox.state is State.STOPPED:
-                await engine.sandboxes.start(tenant, name)
-            else:
-                raise Conflict(f"sandbox {name} is {sandbox.state}")
-            return await engine.sandboxes.set_ttl(tenant, name, seconds), True
-        except Conflict:
-            # Somebody else was faster: look again.
-            found = engine.sandboxes.by_id(name)
-            if found is None or found.state in (State.REMOVING, State.GONE):
-                raise Refusal(409, f'Sandbox "{name}" is being killed') from None
-            sandbox = found
-        except NotFound:
-            raise not_there(name) from None
-    raise Refusal(409, f'Sandbox "{name}" is changing its state')
+    return JSONResponse((await shapes.reply(call.engine, sandbox, call.domain)).to_dict(), 201)
 
 
 async def fork(call: Call) -> Response:
@@ -167,4 +142,4 @@ async def _child(call: Call, request: CreateRequest) -> dict[str, Any]:
     except CorralError as error:
         refused = response_of(error)
         return {"error": {"code": refused.status_code, "message": error.message}}
-    return {"sandbox": (await shapes.reply(call.engine, child)).to_dict()}
+    return {"sandbox": (await shapes.reply(call.engine, child, call.domain)).to_dict()}

@@ -10,7 +10,7 @@ from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
 from corral.api.e2b.listing import key_of, matching, page_of
 from corral.api.e2b.names import alias_of, parse_reference
-from corral.api.e2b.network import allowed_hosts
+from corral.api.e2b.network import allowed_hosts, check_ingress
 from corral.api.e2b.references import find_template, next_token, template_ids
 from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
@@ -38,12 +38,12 @@ def checked_timeout(seconds: int) -> int:
 
 async def create_v1(call: Call) -> Response:
     """Create, as clients up to 2.49 do."""
-    return await _create(call, DEFAULT_TIMEOUT[1])
+    return await _create(call, 1)
 
 
 async def create_v2(call: Call) -> Response:
     """Create, as clients from 2.51 on do."""
-    return await _create(call, DEFAULT_TIMEOUT[2])
+    return await _create(call, 2)
 
 
 async def _wanted_template(call: Call, text: str) -> Template | None:
@@ -55,15 +55,17 @@ async def _wanted_template(call: Call, text: str) -> Template | None:
     return await find_template(call, text)
 
 
-async def _create(call: Call, default_timeout: int) -> Response:
+async def _create(call: Call, version: int) -> Response:
     key = idempotency.key_of(call)
     body = await call.body(wire.NewSandbox)
     noted = idempotency.note(key, body)
+    if body.network is not None:
+        check_ingress(body.network, secured=version == 2 or bool(body.secure))
     with _keys.holding(call.tenant, key):
         sandbox = await idempotency.former(call, noted) or await _create_new(
-            call, body, default_timeout, noted
+            call, body, DEFAULT_TIMEOUT[version], noted
         )
-    return JSONResponse((await shapes.reply(call.engine, sandbox)).to_dict(), 201)
+    return JSONResponse((await shapes.reply(call.engine, sandbox, call.domain)).to_dict(), 201)
 
 
 async def _create_new(
@@ -115,7 +117,7 @@ def _noted(body: wire.NewSandbox, alias: str, timeout: int) -> dict[str, str]:
 
 async def get(call: Call) -> Response:
     """All of one sandbox."""
-    return JSONResponse((await shapes.detail(call.engine, call.sandbox())).to_dict())
+    return JSONResponse((await shapes.detail(call.engine, call.sandbox(), call.domain)).to_dict())
 
 
 async def list_v1(call: Call) -> Response:

@@ -5,16 +5,17 @@ import math
 from datetime import datetime, timedelta
 
 from corral.api.e2b.names import template_id
+from corral.api.preview import access
 from corral.engine.engine import Engine
 from corral.model.lifecycle import State
 from corral.model.sandbox import MIB, Expiry, Sandbox
 from corral.protocol.e2b import sandboxes as wire
 from corral.protocol.e2b.base import ENVD_VERSION
 
-ALIAS = "e2b.alias"
+ALIAS = access.ALIAS_NOTE
 AUTO_RESUME = "e2b.auto-resume"
 INTERNET = "e2b.internet"
-NETWORK = "e2b.network"
+NETWORK = access.NETWORK_NOTE
 TIMEOUT = "e2b.timeout"
 PAUSE_FILES = "e2b.pause-files"
 _NO_END = timedelta(days=365)
@@ -43,14 +44,17 @@ def template_of(sandbox: Sandbox) -> str:
     return template_id(sandbox.spec.tenant, alias) if alias else sandbox.spec.template
 
 
-async def reply(engine: Engine, sandbox: Sandbox) -> wire.SandboxReply:
+async def reply(engine: Engine, sandbox: Sandbox, domain: str | None) -> wire.SandboxReply:
     """What create and connect answer."""
+    public = access.is_public(sandbox)
     return wire.SandboxReply(
         template_id=template_of(sandbox),
         sandbox_id=sandbox.id,
         envd_version=ENVD_VERSION,
         alias=sandbox.spec.attributes.get(ALIAS),
         envd_access_token=(await engine.sandbox_token(sandbox.id)).reveal(),
+        traffic_access_token=None if public else (await engine.port_token(sandbox.id, None)).reveal(),
+        domain=domain,
     )
 
 
@@ -72,7 +76,7 @@ def listed(sandbox: Sandbox) -> wire.ListedSandbox:
     )
 
 
-async def detail(engine: Engine, sandbox: Sandbox) -> wire.SandboxDetail:
+async def detail(engine: Engine, sandbox: Sandbox, domain: str | None) -> wire.SandboxDetail:
     """All of a sandbox."""
     noted = sandbox.spec.attributes
     internet = noted.get(INTERNET)
@@ -87,4 +91,5 @@ async def detail(engine: Engine, sandbox: Sandbox) -> wire.SandboxDetail:
             on_timeout="kill" if sandbox.spec.expiry is Expiry.REMOVE else "pause",
         ),
         pause_mode=paused.get(sandbox.state),
+        domain=domain,
     )

@@ -116,6 +116,8 @@ class SandboxReply(Wire):
     envd_version: str
     alias: str | None = None
     envd_access_token: str | None = None
+    traffic_access_token: str | None = None
+    domain: str | None = None
 
 
 class ListedSandbox(Wire):
@@ -150,6 +152,7 @@ class SandboxDetail(ListedSandbox):
     network: dict[str, Any] | None = None
     lifecycle: Lifecycle
     pause_mode: str | None = None
+    domain: str | None = None
 
 
 class Metric(Wire):
