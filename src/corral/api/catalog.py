@@ -12,7 +12,7 @@ from corral.api.streams import Tell, progress_stream
 from corral.engine.ports import ModelPrice
 from corral.errors import DiskFull, UpstreamFailed
 from corral.model.ids import TenantId, check_name
-from corral.model.secrets import Secret
+from corral.model.secrets import Secret, SecretForm
 from corral.model.template import Template
 from corral.protocol import catalog as protocol
 from corral.protocol.base import Done
@@ -85,12 +85,28 @@ async def put_secret(caller: CallerDep, body: protocol.AddSecret) -> protocol.Se
     """
     if body.base_url is not None:
         caller.check_operator("choosing the base URL of a secret")
+    if body.form in (SecretForm.COMMAND, SecretForm.CHATGPT):
+        # The one runs on this host, the other is renewed by it.
+        caller.check_operator(f"a secret of form {body.form}")
     value = Secret.checked(body.value.get_secret_value())
     binding = None if body.binding is None else shapes.binding(body.binding)
     added = await caller.engine.secrets.add(
-        caller.tenant, body.name, value, body.provider, body.base_url, binding
+        caller.tenant, body.name, value, body.provider, body.base_url, binding, body.form
     )
     return shapes.secret_info(added)
+
+
+@router.post("/secrets/{name}/rotate", tags=["secrets"], responses=documented())
+async def rotate_secret(caller: CallerDep, name: str, body: protocol.RotateSecret) -> protocol.SecretInfo:
+    """Give a secret another value; sandboxes use it from their next request on, and what is under way goes on."""
+    value = None if body.value is None else Secret.checked(body.value.get_secret_value())
+    if value is not None:
+        found = {info.name: info.form for info in await caller.engine.secrets.list(caller.tenant)}
+        if found.get(name) in (SecretForm.COMMAND, SecretForm.CHATGPT):
+            caller.check_operator("changing a command or a login")
+    return shapes.secret_info(
+        await caller.engine.secrets.rotate(caller.tenant, check_name(name, "secret name"), value)
+    )
 
 
 @router.delete("/secrets/{name}", tags=["secrets"], responses=documented())

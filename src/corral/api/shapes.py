@@ -263,6 +263,8 @@ def secret_info(value: secrets.SecretInfo) -> catalog.SecretInfo:
         name=value.name,
         provider=value.provider,
         base_url=value.base_url,
+        form=value.form,
+        problem=value.problem,
         created_at=value.created_at,
         updated_at=value.updated_at,
         binding=None if value.binding is None else _secret_binding(value.binding),

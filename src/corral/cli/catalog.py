@@ -1,19 +1,14 @@
 """Commands of templates, secrets, prices, settings and API keys."""
 
-import os
-import sys
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 import click
 
 from corral.cli.app import App, pass_app
-from corral.cli.bindings import binding_of, binding_options, goes_to
 from corral.cli.builds import build_template
 from corral.cli.output import age, clean, fields, note, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
-from corral.model.secrets import Provider
 
 # -- templates ----------------------------------------------------------------------------------------------------
 
@@ -89,98 +84,6 @@ def checkpoint(app: App, sandbox: str, template: str, as_json: bool) -> None:
     """Make a template of a sandbox's files as they are now."""
     made = app.client.checkpoint(sandbox, template)
     show_json(made) if as_json else say(made.name)
-
-
-# -- secrets ------------------------------------------------------------------------------------------------------
-
-
-@click.group(epilog="\b\nExamples:\n  corral secret add anthropic < key.txt\n  corral secret ls")
-def secret() -> None:
-    """Keys that stay on this host: the gateway uses them on behalf of sandboxes, which never see them."""
-
-
-@secret.command(
-    "add",
-    epilog="""\b
-Examples:
-  corral secret add anthropic                          (asks, without showing what you type)
-  corral secret add anthropic < key.txt
-  corral secret add openai --from-env OPENAI_API_KEY
-  corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt
-  corral secret add github < token.txt                 (a token that git pushes with)
-  corral secret add work --provider git --base-url https://git.example.com < user-and-password.txt
-  corral secret add stripe --host api.stripe.com < key.txt
-  corral secret add maps --host maps.example.com --query key < key.txt
-  corral secret add intern --host '*.corp.example' --mode set --header 'Authorization: Bearer {}' --paths '/api/**'
-
-With --host, a sandbox that gets the secret (--secret NAME) holds a placeholder in a variable; the gateway puts the
-secret in its place in requests to these hosts.""",
-)
-@click.argument("name")
-@click.option(
-    "--provider",
-    type=click.Choice([item.value for item in Provider if item is not Provider.HOST]),
-    help="Default: told from NAME.",
-)
-@click.option(
-    "--base-url", metavar="URL", help="Where the model API or git host is. Default: the provider's own."
-)
-@click.option("--from-env", metavar="VARIABLE", help="Take the value from this variable of yours.")
-@binding_options
-@json_option
-@pass_app
-def add_secret(
-    app: App,
-    name: str,
-    provider: str | None,
-    base_url: str | None,
-    from_env: str | None,
-    as_json: bool,
-    **binding: Any,
-) -> None:
-    """Add or replace a secret. Its value comes from standard input or a variable, never from the command line."""
-    bound = binding_of(**binding)
-    added = app.client.put_secret(name, _secret_value(name, from_env), provider, base_url, bound)
-    show_json(added) if as_json else say(added.name)
-
-
-def _secret_value(name: str, variable: str | None) -> str:
-    if variable is not None:
-        if not os.environ.get(variable):
-            raise InvalidInput(
-                f"the variable {variable[:80]!r} is not set here", "set it, or give the key on stdin"
-            )
-        return os.environ[variable]
-    if sys.stdin.isatty():
-        return str(click.prompt(f"value of {name}", hide_input=True, err=True))
-    return sys.stdin.read().strip()
-
-
-@secret.command("ls", epilog="\b\nExample:\n  corral secret ls --json")
-@json_option
-@pass_app
-def list_secrets(app: App, as_json: bool) -> None:
-    """List secrets, without their values."""
-    found = app.client.list_secrets()
-    if as_json:
-        show_json(found)
-        return
-    table(
-        ["NAME", "PROVIDER", "GOES TO", "CHANGED"],
-        [(item.name, item.provider, goes_to(item), age(item.updated_at)) for item in found],
-    )
-
-
-@secret.command("rm", epilog="\b\nExample:\n  corral secret rm anthropic")
-@click.argument("names", nargs=-1, required=True)
-@force_option
-@json_option
-@pass_app
-def remove_secret(app: App, names: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Remove secrets; calls that use them are refused from now on."""
-    from corral.cli.sandboxes import each
-
-    each(names, app.client.remove_secret, as_json, force=force)
 
 
 # -- prices -------------------------------------------------------------------------------------------------------

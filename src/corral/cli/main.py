@@ -64,7 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("corral.cli.builds:build", "Builds of templates."),
     "checkpoint": ("corral.cli.catalog:checkpoint", "Make a template of a sandbox."),
     "pool": ("corral.cli.pools:pool", "Keep sandboxes ready."),
-    "secret": ("corral.cli.catalog:secret", "Keys that stay on this host."),
+    "secret": ("corral.cli.secrets:secret", "Keys that stay on this host."),
     "price": ("corral.cli.catalog:price", "Prices of models."),
     "config": ("corral.cli.catalog:config", "The daemon's settings."),
     "e2b": ("corral.cli.e2b:e2b", "Use E2B's SDKs with this host."),

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from corral.agents import chatgpt
 from corral.agents.service import AgentService
 from corral.api.app import create_app
 from corral.api.preview.hosts import Addresses
@@ -21,6 +23,7 @@ from corral.daemon.config import ConfigFile
 from corral.daemon.denials import Denials
 from corral.daemon.gateway_process import GatewayProcess
 from corral.daemon.places import Places
+from corral.daemon.secret_command import CommandSource
 from corral.daemon.trust import write_trust
 from corral.daemon.webhook import Webhook
 from corral.drivers.oci import OciDriver
@@ -37,6 +40,7 @@ from corral.engine.grants import Grants
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
 from corral.engine.pools import Pools
+from corral.engine.ports import OpenedSecret, SecretSource
 from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
@@ -51,7 +55,7 @@ from corral.model.capacity import Room
 from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
-from corral.model.secrets import Secret
+from corral.model.secrets import Secret, SecretForm
 from corral.network.networks import Networks
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
@@ -185,8 +189,25 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await configure_gateway()
     await client.set_authority(authority.certificate, authority.key)
     tasks = await stack.enter_async_context(TaskOwner())
+
+    async def kept_secret(tenant: TenantId, name: str) -> OpenedSecret | None:
+        opened = await store.open_secrets()
+        return next((item for item in opened if (item.tenant, item.name) == (tenant, name)), None)
+
+    async def save_secret(secret: OpenedSecret) -> None:
+        await store.put_secret(secret, clock.now())
+
+    token_url = os.environ.get("CODEX_REFRESH_TOKEN_URL_OVERRIDE", chatgpt.TOKEN_URL)
+    sources: dict[SecretForm, SecretSource] = {
+        SecretForm.COMMAND: CommandSource(),
+        SecretForm.CHATGPT: chatgpt.ChatGptSource(kept_secret, save_secret, clock.now, token_url),
+    }
     secrets = Secrets(
-        store, client, clock, changed=lambda tenant, name: sandboxes.secret_changed(tenant, name)
+        store,
+        client,
+        clock,
+        changed=lambda tenant, name: sandboxes.secret_changed(tenant, name),
+        sources=sources,
     )
     layers = LayerStore(root_store, places.data)
 
@@ -285,6 +306,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     gateway = GatewayProcess(client, places.instance, places.gateway_log)
     tasks.start(gateway.supervise(), name="gateway")
+    tasks.start(secrets.keep_fresh(), name="secrets")
     await gateway.started.wait()
     await secrets.publish()
     await sandboxes.recover()

@@ -26,7 +26,7 @@ from corral.model.process import ProcessInfo, Stream
 from corral.model.push import PushReport, PushToInspect
 from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
-from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.building import Directory
@@ -391,7 +391,10 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSecret:
-    """A secret as the gateway needs it."""
+    """A secret as the vault holds it (`value` is of its form) or, once presented, as the gateway needs it.
+
+    `account` is what a subscription's API wants to be told beside the key.
+    """
 
     tenant: TenantId
     name: str
@@ -399,6 +402,17 @@ class OpenedSecret:
     base_url: str
     value: Secret
     binding: Binding | None = None
+    form: SecretForm = SecretForm.VALUE
+    account: str = ""
+
+
+class SecretSource(Protocol):
+    """Where the key comes from, for a form of secret that does not hold it."""
+
+    async def present(self, secret: OpenedSecret, *, anew: bool) -> OpenedSecret:
+        """The secret with the key that is good now as its value. Quick where nothing changed; `anew` asks again.
+        Raises CorralError where there is no key that is good.
+        """
 
 
 class Ledger(Protocol):

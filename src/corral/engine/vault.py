@@ -1,14 +1,24 @@
 """Secrets and prices: kept by the store, handed to the gateway at once when they change."""
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
-from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, Store
-from corral.errors import InvalidInput, NotFound
+from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, SecretSource, Store
+from corral.errors import CorralError, InvalidInput, NotFound
 from corral.model.binding import Binding
 from corral.model.ids import TenantId, check_name
-from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.policy.bindings import complete_binding
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 30.0
+CHATGPT_URL = "https://chatgpt.com/backend-api/codex"
+CLAUDE_TOKEN = "sk-ant-oat"  # noqa: S105 (how such tokens begin)
+_Key = tuple[TenantId, str]
 
 DEFAULT_BASE_URLS = {
     Provider.ANTHROPIC: "https://api.anthropic.com",
@@ -50,13 +60,19 @@ class Secrets:
         gateway: Gateway,
         clock: Clock,
         changed: Callable[[TenantId, str], Awaitable[None]] | None = None,
+        sources: Mapping[SecretForm, SecretSource] | None = None,
     ) -> None:
-        """`changed` is called after the hosts of a secret may have changed."""
+        """`changed` is called after the hosts of a secret may have changed. `sources` give the keys of secrets whose form
+        does not hold them.
+        """
         self._store = store
         self._gateway = gateway
         self._clock = clock
         self._changed = changed
         self._bindings: dict[tuple[TenantId, str], Binding] = {}
+        self._sources = sources or {}
+        self._problems: dict[_Key, str] = {}
+        self._publishing = asyncio.Lock()
 
     async def add(
         self,
@@ -66,34 +82,61 @@ class Secrets:
         provider: Provider | None = None,
         base_url: str | None = None,
         binding: Binding | None = None,
+        form: SecretForm = SecretForm.VALUE,
     ) -> SecretInfo:
         """Add or replace a secret; running sandboxes use the new value from their next request on.
 
         `provider` is taken from the name where that is a provider's (`anthropic`, `github`). With `binding` it is of no
-        provider, but goes to the hosts named there. Raises InvalidInput.
+        provider, but goes to the hosts named there. What a command or a login gives is looked at first: where it gives
+        no key, nothing is added. Raises InvalidInput and what the source raises.
         """
         check_name(name, "secret name")
         if binding is not None:
-            return await self._add_bound(tenant, name, value, provider, base_url, binding)
-        provider = provider or _provider_named(name)
+            return await self._add_bound(tenant, name, value, provider, base_url, binding, form)
+        provider = provider or (Provider.OPENAI if form is SecretForm.CHATGPT else _provider_named(name))
         if provider is Provider.HOST:
             raise InvalidInput(f"secret {name!r} is bound to no host", "name one: `--host api.example.com`")
-        url = check_base_url(base_url) if base_url else _default_url(provider)
-        info = await self._store.put_secret(
-            OpenedSecret(tenant, name, provider, url, value), self._clock.now()
-        )
-        await self.publish()
-        await self._store.audit(
-            tenant, None, "secret.put", {"name": name, "provider": provider.value, "base_url": url}
-        )
-        return info
+        url = check_base_url(base_url) if base_url else _default_url(provider, form)
+        if provider is Provider.ANTHROPIC and value.reveal().startswith(CLAUDE_TOKEN):
+            form = SecretForm.CLAUDE
+        await self._put(OpenedSecret(tenant, name, provider, url, value, form=form), "secret.put")
+        return await self._info(tenant, name)
 
-    async def rotate(self, tenant: TenantId, name: str, value: Secret) -> SecretInfo:
-        """Replace a secret's value and nothing else. Raises NotFound."""
+    async def rotate(self, tenant: TenantId, name: str, value: Secret | None) -> SecretInfo:
+        """Give a secret another value, or have its command or login give another (None). All else of it stays, and
+        sandboxes use the new one from their next request on. Raises NotFound, InvalidInput.
+        """
+        info = await self._info(tenant, name)
+        if value is not None and info.binding is not None:
+            return await self.add(tenant, name, value, binding=info.binding, form=info.form)
+        if value is not None:
+            secret = OpenedSecret(tenant, name, info.provider, info.base_url, value, form=info.form)
+            await self._put(secret, "secret.rotate")
+            return await self._info(tenant, name)
+        if info.form not in self._sources:
+            raise InvalidInput(
+                f"secret {name!r} needs its new value", "give it on stdin, from a file or a variable"
+            )
+        await self.publish(anew=(tenant, name))
+        await self._store.audit(tenant, None, "secret.rotate", {"name": name})
+        return await self._info(tenant, name)
+
+    async def _put(self, secret: OpenedSecret, kind: str) -> None:
+        if secret.form in self._sources:
+            await self._sources[secret.form].present(secret, anew=True)
+        await self._store.put_secret(secret, self._clock.now())
+        await self._publish_one(secret.tenant, secret.name)
+        detail = {
+            "name": secret.name,
+            "provider": secret.provider.value,
+            "base_url": secret.base_url,
+            "form": secret.form.value,
+        }
+        await self._store.audit(secret.tenant, None, kind, detail)
+
+    async def _info(self, tenant: TenantId, name: str) -> SecretInfo:
         (info,) = await self.named(tenant, (name,))
-        if info.binding is not None:
-            return await self.add(tenant, name, value, binding=info.binding)
-        return await self.add(tenant, name, value, info.provider, info.base_url)
+        return info
 
     async def _add_bound(
         self,
@@ -103,15 +146,21 @@ class Secrets:
         provider: Provider | None,
         base_url: str | None,
         binding: Binding,
+        form: SecretForm,
     ) -> SecretInfo:
         if provider not in (None, Provider.HOST) or base_url is not None:
             raise InvalidInput(
                 "a secret goes to a model API or to hosts, not to both", "leave --provider and --base-url out"
             )
+        if form is SecretForm.CHATGPT:
+            raise InvalidInput("a ChatGPT login goes to its own host alone", "leave --host out")
         former = {info.name: info for info in await self._store.secrets(tenant)}.get(name)
-        checked = complete_binding(name, value, binding, former.binding if former is not None else None)
-        url = f"https://{checked.hosts[0]}"
-        opened = OpenedSecret(tenant, name, Provider.HOST, url, value, checked)
+        kept = former.binding if former is not None else None
+        opened = OpenedSecret(tenant, name, Provider.HOST, "", value, binding, form)
+        source = self._sources.get(form)
+        key = value if source is None else (await source.present(opened, anew=True)).value
+        checked = complete_binding(name, key, binding, kept)
+        opened = replace(opened, base_url=f"https://{checked.hosts[0]}", binding=checked)
         info = await self._store.put_secret(opened, self._clock.now())
         await self._publish_one(tenant, name)
         hosts = " ".join(checked.hosts)
@@ -128,7 +177,7 @@ class Secrets:
 
     async def named(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
         """These secrets. Raises NotFound for the first one that does not exist."""
-        known = {info.name: info for info in await self._store.secrets(tenant)}
+        known = {info.name: info for info in await self.list(tenant)}
         for name in names:
             if name not in known:
                 raise NotFound(
@@ -145,16 +194,55 @@ class Secrets:
         """Those of these secrets that go to hosts, as they were last published."""
         return [(name, found) for name in names if (found := self._bindings.get((tenant, name))) is not None]
 
-    async def publish(self) -> None:
-        """Hand all secrets and prices to the gateway."""
-        opened = await self._store.open_secrets()
-        self._bindings = {(one.tenant, one.name): one.binding for one in opened if one.binding is not None}
-        await self._gateway.set_secrets(opened)
-        await self._gateway.set_prices(await self._store.prices())
+    async def publish(self, anew: "_Key | None" = None) -> None:
+        """Hand all secrets and prices to the gateway. One whose source gives no key is held back, and the gateway
+        refuses calls that want it; `anew` names one whose source is asked again.
+        """
+        async with self._publishing:
+            kept = await self._store.open_secrets()
+            self._bindings = {(one.tenant, one.name): one.binding for one in kept if one.binding is not None}
+            async with asyncio.TaskGroup() as tasks:
+                asked = [
+                    tasks.create_task(self._presented(item, anew=(item.tenant, item.name) == anew))
+                    for item in kept
+                ]
+            ready = [found for task in asked if (found := task.result()) is not None]
+            await self._gateway.set_secrets(ready)
+            await self._gateway.set_prices(await self._store.prices())
+
+    async def _presented(self, secret: OpenedSecret, *, anew: bool) -> OpenedSecret | None:
+        key = (secret.tenant, secret.name)
+        source = self._sources.get(secret.form)
+        if source is None:
+            self._problems.pop(key, None)
+            return secret
+        try:
+            found = await source.present(secret, anew=anew)
+        except CorralError as error:
+            if key not in self._problems:
+                log.error("secret %s of tenant %s cannot be used: %s", secret.name, secret.tenant, error)
+                await self._store.audit(secret.tenant, None, "secret.broken", {"name": secret.name})
+            self._problems[key] = error.message
+            return None
+        self._problems.pop(key, None)
+        return found
+
+    async def keep_fresh(self) -> None:
+        """Ask sources again from time to time, so that the gateway has keys that are good; runs until cancelled."""
+        while True:
+            await asyncio.sleep(FRESH_SECONDS)
+            try:
+                if any(secret.form in self._sources for secret in await self._store.open_secrets()):
+                    await self.publish()
+            except CorralError as error:
+                log.error("secrets could not be kept fresh: %s", error)
 
     async def list(self, tenant: TenantId) -> list[SecretInfo]:
         """What may be shown of a tenant's secrets."""
-        return await self._store.secrets(tenant)
+        return [
+            replace(info, problem=self._problems.get((tenant, info.name), ""))
+            for info in await self._store.secrets(tenant)
+        ]
 
 
 class Prices:
@@ -178,7 +266,9 @@ class Prices:
         return await self._store.prices()
 
 
-def _default_url(provider: Provider) -> str:
+def _default_url(provider: Provider, form: SecretForm) -> str:
+    if form is SecretForm.CHATGPT and provider is Provider.OPENAI:
+        return CHATGPT_URL
     if provider not in DEFAULT_BASE_URLS:
         raise InvalidInput(
             f"a secret of provider {provider} needs the host that it is for", "add --base-url https://HOST"

@@ -19,6 +19,7 @@ _ACCOUNT_FIELDS = frozenset(
         "x-goog-user-project",
         "anthropic-organization-id",
         "anthropic-workspace-id",
+        "chatgpt-account-id",
         "cookie",
         "forwarded",
         "x-forwarded-for",
@@ -75,7 +76,7 @@ def _subprotocols(value: str) -> set[str]:
 
 
 def upstream_fields(
-    fields: Sequence[tuple[str, str]], provider: Provider, key: str, *, body: bool
+    fields: Sequence[tuple[str, str]], provider: Provider, key: str, *, body: bool, account: str = ""
 ) -> list[tuple[str, str]]:
     """The header fields of the call upstream: the client's, without its token and without what selects
     accounts, with the real key in the provider's own place (G-177, G-183). `body`: the gateway sends the body
@@ -89,6 +90,8 @@ def upstream_fields(
     if body:
         dropped |= {"content-encoding", "content-length"}
     kept = [(name, value) for name, value in fields if name.lower() not in dropped]
+    if account:
+        kept.append(("chatgpt-account-id", account))
     # The answer is searched for the key, so it must come readable (G-94).
     kept.append(("Accept-Encoding", "identity"))
     if provider is Provider.ANTHROPIC and key.startswith(_OAUTH_PREFIX):

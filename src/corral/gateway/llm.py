@@ -302,7 +302,11 @@ def _headers(request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint) -> CI
         fields = framing.end_to_end(request.raw_headers)
     except UnicodeDecodeError:
         raise _RefusedError(400, "a header field is not UTF-8", "send ASCII fields", "bad-request") from None
-    return CIMultiDict(upstream_fields(fields, spec.provider, spec.value.reveal(), body=wanted.has_body))
+    return CIMultiDict(
+        upstream_fields(
+            fields, spec.provider, spec.value.reveal(), body=wanted.has_body, account=spec.account
+        )
+    )
 
 
 def _coding(request: web.BaseRequest) -> str:

@@ -87,6 +87,9 @@ def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: body.Parsed) ->
         context=max(_wide(terms.betas), *(price.context for price in prices)),
         output=None if free else terms.limits.output,
     )
+    if terms.secret.account:
+        # This API takes no limit of output; the stream is cut where it passes what was set aside.
+        changes.pop("max_output_tokens", None)
     streamed = wanted.streams or value.get("stream") is True
     option = usage_option(value) if streamed and wanted.api is Api.OPENAI_CHAT else {}
     asked = {**asked, **changes, **option}

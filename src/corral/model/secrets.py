@@ -88,9 +88,25 @@ GIT_PROVIDERS = frozenset({Provider.GITHUB, Provider.GITLAB, Provider.BITBUCKET,
 MODEL_PROVIDERS = frozenset({Provider.ANTHROPIC, Provider.OPENAI, Provider.GEMINI, Provider.OPENROUTER})
 
 
+class SecretForm(StrEnum):
+    """What the vault holds of a secret.
+
+    `value`: the key itself. `command`: a command, as JSON list, that prints it. `claude`: a subscription's long-lived
+    token. `chatgpt`: the tokens of a ChatGPT login, as JSON, which the host renews.
+    """
+
+    VALUE = "value"
+    COMMAND = "command"
+    CLAUDE = "claude"
+    CHATGPT = "chatgpt"
+
+
 @dataclass(frozen=True, slots=True)
 class SecretInfo:
-    """What may be shown of a secret. `provider` and `base_url`, or `binding`, say where the gateway uses it."""
+    """What may be shown of a secret. `provider` and `base_url`, or `binding`, say where the gateway uses it.
+
+    `problem` says why it cannot be used now; empty where it can.
+    """
 
     tenant: TenantId
     name: str
@@ -99,3 +115,5 @@ class SecretInfo:
     created_at: datetime
     updated_at: datetime
     binding: Binding | None = None
+    form: SecretForm = SecretForm.VALUE
+    problem: str = ""

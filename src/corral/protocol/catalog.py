@@ -9,7 +9,7 @@ from corral.model.binding import Absent, Mode, Place
 from corral.model.budget import Scope, Window
 from corral.model.capacity import Resource
 from corral.model.lifecycle import State
-from corral.model.secrets import MAX_SECRET, Provider
+from corral.model.secrets import MAX_SECRET, Provider, SecretForm
 from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
 
@@ -113,6 +113,19 @@ class AddSecret(Request):
     binding: BindSecret | None = Field(
         default=None, description="In place of a provider: the hosts that get it."
     )
+    form: SecretForm = Field(
+        default=SecretForm.VALUE,
+        description="What `value` is: the key; a `command` that prints it, as a JSON list of words; the auth.json of a "
+        "`chatgpt` login, as JSON on one line.",
+    )
+
+
+class RotateSecret(Request):
+    """Another value for a secret."""
+
+    value: SecretStr | None = Field(
+        default=None, max_length=MAX_SECRET, description="Default: what its command or login gives now."
+    )
 
 
 class SecretInfo(Reply):
@@ -121,6 +134,8 @@ class SecretInfo(Reply):
     name: str
     provider: Provider
     base_url: str
+    form: SecretForm
+    problem: str = Field(default="", description="Why it cannot be used now; empty where it can.")
     created_at: Time
     updated_at: Time
     binding: SecretBinding | None = None

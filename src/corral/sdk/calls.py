@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from corral.model.sandbox import Isolation
-from corral.model.secrets import Provider
+from corral.model.secrets import Provider, SecretForm
 from corral.protocol import approvals, audit, catalog, pools, sandboxes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
@@ -391,21 +391,35 @@ def put_secret(
     provider: Provider | str | None = None,
     base_url: str | None = None,
     binding: Mapping[str, Any] | None = None,
+    form: SecretForm | str | None = None,
 ) -> Call[catalog.SecretInfo]:
     """Add or replace a secret. It is encrypted at rest, never shown again, and never enters a sandbox.
 
     `binding`, in place of a provider, says which hosts get it: `hosts`, and any of the other fields of `BindSecret`.
+    `form` says what `value` is: the key itself (`value`), a `command` as a JSON list of words, or the auth.json of a
+    `chatgpt` login.
     """
     bound = None if binding is None else build(catalog.BindSecret, **binding)
     body = build(
         catalog.AddSecret,
         name=name,
         value=value,
-        **_given(provider=provider, base_url=base_url, binding=bound),
+        **_given(provider=provider, base_url=base_url, binding=bound, form=form),
     )
     # The shape redacts the value wherever it is written, so here, where it must be, it is put beside.
     content = json.dumps({**body.model_dump(mode="json", exclude_unset=True), "value": value}).encode()
     return Call(Request("PUT", url("secrets"), content, json=True), reply(catalog.SecretInfo))
+
+
+def rotate_secret(name: str, value: str | None = None) -> Call[catalog.SecretInfo]:
+    """Give a secret another value (None: what its command or login gives now), which sandboxes use from their next
+    request on.
+    """
+    body = build(catalog.RotateSecret, value=value)
+    content = json.dumps({**body.model_dump(mode="json"), "value": value}).encode()
+    return Call(
+        Request("POST", url("secrets", name, "rotate"), content, json=True), reply(catalog.SecretInfo)
+    )
 
 
 def remove_secret(name: str) -> Call[None]:

@@ -23,7 +23,7 @@ from corral.engine.ports import OpenedSecret
 from corral.errors import HostError
 from corral.model.binding import Binding
 from corral.model.ids import GrantId, SandboxId, TenantId
-from corral.model.secrets import Provider, Secret
+from corral.model.secrets import Provider, Secret, SecretForm
 from corral.store.codec import encode
 
 KEY_BYTES = 32
@@ -63,9 +63,10 @@ class Keys:
         base_url: str,
         sealed: bytes,
         binding: Binding | None = None,
+        form: SecretForm = SecretForm.VALUE,
     ) -> OpenedSecret:
         """The secret again. Raises HostError if any of the row was altered, or is another key's."""
-        bound = OpenedSecret(tenant, name, provider, base_url, Secret(""), binding)
+        bound = OpenedSecret(tenant, name, provider, base_url, Secret(""), binding, form)
         try:
             plain = self._vault.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _binding(bound))
         except (InvalidTag, ValueError):
@@ -73,7 +74,7 @@ class Keys:
                 f"secret {name!r} cannot be decrypted: its row was altered",
                 f"store it again: `corral secret add {name}`",
             ) from None
-        return OpenedSecret(tenant, name, provider, base_url, Secret(plain.decode("utf-8")), binding)
+        return OpenedSecret(tenant, name, provider, base_url, Secret(plain.decode("utf-8")), binding, form)
 
     def grant_token(self, grant: GrantId) -> Secret:
         """The token of a grant: always the same for the same id."""
@@ -111,6 +112,8 @@ def _binding(secret: OpenedSecret) -> bytes:
     fields: list[object] = ["secret", secret.tenant, secret.name, secret.provider.value, secret.base_url]
     if secret.binding is not None:
         fields.append(encode(secret.binding))
+    if secret.form is not SecretForm.VALUE:
+        fields.append(secret.form.value)
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

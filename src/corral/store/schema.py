@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -134,6 +134,7 @@ secrets = Table(
     Column("base_url", Text, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
     Column("binding", JSON(none_as_null=True)),
+    Column("form", String(16), nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
 )

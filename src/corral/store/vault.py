@@ -10,7 +10,7 @@ from corral.engine.ports import OpenedSecret
 from corral.errors import HostError, NotFound
 from corral.model.binding import Binding
 from corral.model.ids import TenantId
-from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.store import schema
 from corral.store.codec import decode, encode
 from corral.store.keys import Keys
@@ -43,6 +43,7 @@ def put(db: Connection, keys: Keys, secret: OpenedSecret, now: datetime) -> Secr
         "base_url": secret.base_url,
         "sealed": keys.seal(secret),
         "binding": None if secret.binding is None else encode(secret.binding),
+        "form": secret.form.value,
         "updated_at": now,
     }
     which = (_secrets.c.tenant == secret.tenant, _secrets.c.name == secret.name)
@@ -52,7 +53,14 @@ def put(db: Connection, keys: Keys, secret: OpenedSecret, now: datetime) -> Secr
     else:
         db.execute(update(_secrets).where(*which).values(**values))
     return SecretInfo(
-        secret.tenant, secret.name, secret.provider, secret.base_url, created or now, now, secret.binding
+        secret.tenant,
+        secret.name,
+        secret.provider,
+        secret.base_url,
+        created or now,
+        now,
+        secret.binding,
+        secret.form,
     )
 
 
@@ -78,6 +86,7 @@ def _info(row: Row[Any]) -> SecretInfo:
         row.created_at,
         row.updated_at,
         _binding(row),
+        decode(SecretForm, row.form),
     )
 
 
@@ -96,6 +105,7 @@ def open_all(db: Connection, keys: Keys) -> list[OpenedSecret]:
             row.base_url,
             row.sealed,
             _binding(row),
+            decode(SecretForm, row.form),
         )
         for row in rows
     ]

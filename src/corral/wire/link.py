@@ -108,7 +108,9 @@ class Regrant:
 
 @dataclass(frozen=True, slots=True)
 class SecretSpec:
-    """A secret, opened. Its value is on the wire in clear: the link never leaves the host."""
+    """A secret, opened. Its value is on the wire in clear: the link never leaves the host. `account` is what a
+    subscription's API wants to be told beside it.
+    """
 
     tenant: TenantId
     name: str
@@ -116,6 +118,7 @@ class SecretSpec:
     base_url: str
     value: Secret
     binding: Binding | None = None
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.receipt import ChangedFile, DeniedSum, MadeCommit, Past, Pushed, Receipt, Work
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
-from corral.model.secrets import Provider, Secret, SecretInfo
+from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, UsageTotal
 from corral.sdk.client import AsyncClient, Client
@@ -401,6 +401,8 @@ def template(name: str) -> Template:
 class FakeSecrets:
     def __init__(self) -> None:
         self.values: dict[str, Secret] = {}
+        self.forms: dict[str, SecretForm] = {}
+        self.rotated: list[tuple[str, bool]] = []
 
     async def add(
         self,
@@ -410,12 +412,21 @@ class FakeSecrets:
         provider: Provider | None,
         base_url: str | None,
         binding: Binding | None,
+        form: SecretForm = SecretForm.VALUE,
     ) -> SecretInfo:
-        self.values[name] = value
+        self.values[name], self.forms[name] = value, form
+        return self._info(name)
+
+    async def rotate(self, tenant: TenantId, name: str, value: Secret | None) -> SecretInfo:
+        if value is not None:
+            self.values[name] = value
+        self.rotated.append((name, value is None))
         return self._info(name)
 
     def _info(self, name: str) -> SecretInfo:
-        return SecretInfo(TENANT, name, Provider.ANTHROPIC, "https://api.example.org", NOW, NOW)
+        problem = "its refresh token was refused" if name == "codex" else ""
+        url = "https://api.example.org"
+        return SecretInfo(TENANT, name, Provider.ANTHROPIC, url, NOW, NOW, None, self.forms[name], problem)
 
     async def list(self, tenant: TenantId) -> Sequence[SecretInfo]:
         return [self._info(name) for name in self.values]

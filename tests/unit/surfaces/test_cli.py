@@ -429,6 +429,47 @@ def test_a_secret_comes_from_stdin_or_a_variable_and_is_never_shown(
     )
 
 
+def test_a_secret_comes_from_a_private_file_a_command_or_a_login(
+    corral: Any, engine: Any, stdin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-40, G-162."""
+    file = tmp_path / "key"
+    file.write_text("sk-canary-1\n")
+    file.chmod(0o644)
+    assert "chmod 600" in corral("secret", "add", "openai", "--from-file", str(file)).err
+    file.chmod(0o600)
+    (tmp_path / "link").symlink_to(file)
+    for bad in (tmp_path / "link", tmp_path, tmp_path / "absent", "/dev/zero"):
+        assert corral("secret", "add", "openai", "--from-file", str(bad)).code == 2
+    assert engine.secrets.values == {}
+    assert corral("secret", "add", "openai", "--from-file", str(file)).code == 0
+    assert corral("secret", "add", "github", "--command", "gh auth 'token x'").code == 0
+    assert engine.secrets.values["github"].reveal() == '["gh", "auth", "token x"]'
+    for words in (
+        ("--command", ""),
+        ("--command", "'"),
+        ("--command", "x", "--from-file", str(file)),
+        ("--login", "codex"),
+    ):
+        stdin(b"not json")
+        assert corral("secret", "add", "openai", *words).code == 2
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
+    (tmp_path / "codex").mkdir()
+    for directory in ("codex", "mine"):
+        login = tmp_path / directory / "auth.json"
+        login.parent.mkdir(exist_ok=True)
+        login.write_text('{ "tokens":\n {} }')
+        login.chmod(0o600)
+        ran = corral("secret", "add", "codex", "--login", "codex", "--from-file", str(login))
+        assert ran.code == (2 if directory == "codex" else 0), ran.err
+    assert engine.secrets.values["codex"].reveal() == '{"tokens":{}}'
+    assert "codex cannot be used: its refresh token was refused" in corral("secret", "ls").err
+    assert corral("secret", "rotate", "github").code == 0
+    stdin(b"sk-canary-3")
+    assert corral("secret", "rotate", "openai").code == 0
+    assert engine.secrets.rotated == [("github", True), ("openai", False)]
+
+
 def test_a_secret_that_is_refused_is_not_repeated(corral: Any, stdin: Any) -> None:
     stdin(b"canary\x01canary")
     ran = corral("secret", "add", "anthropic")

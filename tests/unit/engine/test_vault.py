@@ -1,0 +1,122 @@
+"""The vault's use cases: forms of secrets, rotation, and sources that fail."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corral.daemon.clock import SystemClock
+from corral.engine.ports import OpenedSecret
+from corral.engine.vault import Secrets, check_base_url
+from corral.errors import CorralError, HostError, InvalidInput, NotFound
+from corral.model.ids import TenantId
+from corral.model.secrets import Provider, Secret, SecretForm
+from corral.store.store import SqlStore
+from corral.testing.fakes import FakeGateway
+
+TENANT = TenantId("default")
+
+
+class Source:
+    """A source that gives what it is told."""
+
+    def __init__(self) -> None:
+        self.gives = "key-one-0123"
+        self.fails: CorralError | None = None
+        self.asked: list[bool] = []
+
+    async def present(self, secret: OpenedSecret, *, anew: bool) -> OpenedSecret:
+        self.asked.append(anew)
+        if self.fails is not None:
+            raise self.fails
+        return replace(secret, value=Secret(self.gives))
+
+
+class Vault:
+    def __init__(self, store: SqlStore) -> None:
+        self.gateway, self.source = FakeGateway(), Source()
+        self.secrets = Secrets(store, self.gateway, SystemClock(), sources={SecretForm.COMMAND: self.source})
+
+    def given(self) -> dict[str, str]:
+        return {item.name: item.value.reveal() for item in self.gateway.secrets}
+
+
+@pytest.fixture
+async def vault(tmp_path: Path):  # type: ignore[no-untyped-def]
+    store = await SqlStore.open(f"sqlite:///{tmp_path}/corral.db", tmp_path / "key")
+    yield Vault(store)
+    await store.close()
+
+
+async def test_a_rotated_secret_keeps_all_but_its_value(vault: Vault) -> None:
+    """G-42."""
+    url = "https://h.example/v1"
+    added = await vault.secrets.add(TENANT, "mine", Secret("old-value-1"), Provider.OPENAI, url)
+    rotated = await vault.secrets.rotate(TENANT, "mine", Secret("new-value-with-another-length"))
+    assert (rotated.provider, rotated.base_url, rotated.created_at) == (
+        added.provider,
+        added.base_url,
+        added.created_at,
+    )
+    assert vault.given() == {"mine": "new-value-with-another-length"}
+    with pytest.raises(NotFound):
+        await vault.secrets.rotate(TENANT, "other", Secret("new-value-1"))
+    with pytest.raises(InvalidInput):
+        await vault.secrets.rotate(TENANT, "mine", None)
+
+
+async def test_a_command_gives_the_key(vault: Vault) -> None:
+    command = Secret('["op", "read"]')
+    info = await vault.secrets.add(TENANT, "openai", command, form=SecretForm.COMMAND)
+    assert (info.form, info.problem, vault.given()) == (SecretForm.COMMAND, "", {"openai": "key-one-0123"})
+    vault.source.gives = "key-two-0123"
+    await vault.secrets.rotate(TENANT, "openai", None)
+    assert vault.given() == {"openai": "key-two-0123"}
+    assert vault.source.asked[-1] is True
+
+
+async def test_a_source_that_fails_holds_back_its_secret_alone(vault: Vault) -> None:
+    """G-173, G-342."""
+    await vault.secrets.add(TENANT, "anthropic", Secret("plain-value-1"))
+    vault.source.fails = HostError("it is locked", "unlock it")
+    with pytest.raises(HostError):
+        await vault.secrets.add(TENANT, "openai", Secret('["op"]'), form=SecretForm.COMMAND)
+    assert [info.name for info in await vault.secrets.list(TENANT)] == ["anthropic"]
+    vault.source.fails = None
+    await vault.secrets.add(TENANT, "openai", Secret('["op"]'), form=SecretForm.COMMAND)
+    vault.source.fails = HostError("it is locked", "unlock it")
+    await vault.secrets.publish()
+    assert list(vault.given()) == ["anthropic"]
+    assert [info.problem for info in await vault.secrets.list(TENANT)] == ["", "it is locked"]
+    vault.source.fails = None
+    await vault.secrets.publish()
+    assert [info.problem for info in await vault.secrets.list(TENANT)] == ["", ""]
+
+
+async def test_a_claude_subscription_is_known_by_its_token(vault: Vault) -> None:
+    info = await vault.secrets.add(TENANT, "anthropic", Secret("sk-ant-oat01-xyz-0123"))
+    assert info.form is SecretForm.CLAUDE
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("https://api.openai.com/v1", "https://api.openai.com"),
+        ("https://api.groq.com/openai/v1/", "https://api.groq.com/openai/v1"),
+        ("http://127.0.0.1:11434", "http://127.0.0.1:11434"),
+    ],
+)
+def test_the_version_alone_is_left_out_of_a_base_url(given: str, kept: str) -> None:
+    """G-178."""
+    assert check_base_url(given) == kept
+
+
+async def test_the_form_is_bound_to_the_value(vault: Vault, tmp_path: Path) -> None:
+    """Who can write to the database alone cannot have a stored value run as a command."""
+    import sqlite3
+
+    await vault.secrets.add(TENANT, "anthropic", Secret("plain-value-1"))
+    with sqlite3.connect(tmp_path / "corral.db") as db:
+        db.execute("UPDATE secrets SET form = 'command'")
+    with pytest.raises(HostError):
+        await vault.secrets.publish()
