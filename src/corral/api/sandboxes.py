@@ -21,7 +21,9 @@ from corral.errors import Conflict, DiskFull, InvalidInput, NoCapacity, Unsuppor
 from corral.model.events import ApprovalEvent, Event
 from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
+from corral.model.project import Setup, SetupStep
 from corral.model.sandbox import Limits
+from corral.model.service import Service
 from corral.policy.push import parse_push_rule
 from corral.policy.repos import parse_repo
 from corral.protocol import sandboxes as protocol
@@ -38,6 +40,23 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-s
 def limits_of(limits: protocol.LimitsRequest | None) -> Limits | None:
     """The engine's limits; what is not given takes its default."""
     return None if limits is None else replace(Limits(), **limits.model_dump(exclude_none=True))
+
+
+def _setup(setup: protocol.Setup) -> Setup:
+    steps = tuple(SetupStep(step.run, tuple(step.files), step.user or "") for step in setup.steps)
+    return Setup(setup.name, steps, tuple(setup.allow), setup.serve_stale)
+
+
+def _service(service: protocol.ServiceRequest) -> Service:
+    return Service(
+        name=service.name,
+        command=tuple(service.command),
+        ready=tuple(service.ready or ()),
+        user=service.user or "",
+        cwd=service.cwd or "",
+        env=service.env,
+        patience=service.patience,
+    )
 
 
 def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> CreateRequest:
@@ -61,6 +80,8 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         agent=body.agent,
         repo=body.repo,
         branch=body.branch,
+        setup=None if body.setup is None else _setup(body.setup),
+        services=tuple(_service(item) for item in body.services),
         budget=body.budget,
         queue=body.queue,
         queue_timeout=body.queue_timeout,

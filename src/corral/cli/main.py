@@ -30,6 +30,7 @@ Every command has --help with examples, and every list has --json.
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("corral.cli.work:run", "Run a coding agent on a task in a new sandbox."),
+    "init": ("corral.cli.project:init", "Write a repository's corral.toml."),
     "create": ("corral.cli.sandboxes:create", "Make a sandbox and start it."),
     "ls": ("corral.cli.sandboxes:list_", "List sandboxes."),
     "show": ("corral.cli.sandboxes:show", "Show all that is known of a sandbox."),

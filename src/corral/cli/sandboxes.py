@@ -12,6 +12,7 @@ from corral.cli.app import App, pass_app
 from corral.cli.budgets import budget_line
 from corral.cli.grants import patterns
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
+from corral.cli.project import carry_in, project_options, with_project
 from corral.cli.values import (
     Dollars,
     Duration,
@@ -158,15 +159,20 @@ Examples:
   corral create --repo . --branch auto"""
 )
 @create_options
+@project_options
 @click.option("--agent", help="The coding agent that it is for, such as claude.")
 @click.option("-n", "count", type=click.IntRange(1, MAX_AT_ONCE), default=1, help="Make this many at once.")
 @json_option
 @pass_app
-def create(app: App, count: int, agent: str | None, as_json: bool, **values: Any) -> None:
-    """Make a sandbox, start it and print its name."""
-    wanted = {**creation(values), "agent": agent}
+def create(
+    app: App, count: int, agent: str | None, as_json: bool, no_project: bool, trust: bool, **values: Any
+) -> None:
+    """Make a sandbox, start it and print its name. A repository's corral.toml says what it starts from and runs."""
+    wanted, project = with_project({**creation(values), "agent": agent}, no_project=no_project, trust=trust)
     with progress("creating") as show:
         made, failures = _create_all(app, {**wanted, "progress": show}, count)
+        for info in made:
+            carry_in(app, info.id, project)
     if as_json:
         show_json(made[0] if count == 1 and made else made)
     else:

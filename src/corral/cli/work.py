@@ -19,6 +19,7 @@ from corral.cli.output import (
     table,
     write_guest,
 )
+from corral.cli.project import carry_in, project_options, with_project
 from corral.cli.sandboxes import create_options, creation
 from corral.cli.values import json_option
 from corral.errors import InvalidInput, NotFound
@@ -42,6 +43,7 @@ Examples:
 @click.argument("agent")
 @click.argument("prompt", required=False)
 @create_options
+@project_options
 @click.option("--model", help="The model, as the agent spells it.")
 @click.option("-d", "--detach", is_flag=True, help="Leave the agent working, and print the sandbox's name.")
 @click.option("--rm", "remove", is_flag=True, help="Remove the sandbox when the agent has ended.")
@@ -55,6 +57,8 @@ def run(
     detach: bool,
     remove: bool,
     as_json: bool,
+    no_project: bool,
+    trust: bool,
     **values: Any,
 ) -> int:
     """Run a coding agent on PROMPT in a new sandbox, and end with its exit code.
@@ -68,8 +72,10 @@ def run(
         raise InvalidInput(
             "without a prompt the agent's terminal opens", "give a prompt, or leave --json, -d and --rm out"
         )
+    wanted, project = with_project(creation(values), no_project=no_project, trust=trust)
     with progress(f"making a sandbox for {agent}") as show:
-        sandbox = app.client.create_sandbox(**creation(values), agent=agent, progress=show)
+        sandbox = app.client.create_sandbox(**wanted, agent=agent, progress=show)
+        carry_in(app, sandbox.id, project)
     process = app.client.start_agent(sandbox.id, prompt, model)
     if prompt is None:
         from corral.cli.execute import run_here

@@ -42,6 +42,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.pools import Pools
 from corral.engine.ports import OpenedSecret, SecretSource
 from corral.engine.processes import Processes
+from corral.engine.projects import Projects
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.services import Services
@@ -64,6 +65,7 @@ from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
 from corral.store.store import SqlStore
+from corral.work.inspect import files_digest
 from corral.work.pushinspection import PushInspector
 from corral.work.quarantine import make_scratch
 from corral.work.service import RepositoryService
@@ -238,12 +240,24 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
 
     audit = AuditLog(store, registry, repos.summarise)
+    projects = Projects(
+        layers=layers,
+        templates=templates,
+        sandboxes=lambda: sandboxes,
+        processes=processes,
+        driver=driver,
+        tasks=tasks,
+        digest=files_digest,
+        strip=repos.strip,
+    )
 
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
         if tenant not in uid_bases:
             uid_bases[tenant] = (await store.tenant(tenant)).uid_base
         request = replace(request, push=joined(request.push, config.value.pushes))
-        return await repos.complete(tenant, await agents.complete(tenant, request))
+        return await projects.complete(
+            tenant, await repos.complete(tenant, await agents.complete(tenant, request))
+        )
 
     async def provision(sandbox: Sandbox, request: CreateRequest) -> None:
         await agents.configure(sandbox)

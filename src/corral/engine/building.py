@@ -253,14 +253,14 @@ class _Run:
     async def _execute(self, sandbox: Sandbox, request: StartRequest) -> None:
         processes = self._parts.processes
         info = await processes.start(self._tenant, sandbox.id, request)
-        lines = _Lines(lambda text: self._tell(text, output=True))
+        lines = CommandLines(lambda text: self._tell(text, output=True))
         async for item in processes.output(self._tenant, sandbox.id, info.id):
             match item:
                 case Chunk(data=data):
                     lines.feed(data)
                 case Ended(exit=exit):
                     lines.end()
-                    _check(request, exit)
+                    check_exit(request, exit)
 
     @contextlib.asynccontextmanager
     async def _sandbox(
@@ -392,16 +392,18 @@ class _Run:
         )
 
 
-class _Lines:
-    """Output of a command as lines: bounded, whatever it prints."""
+class CommandLines:
+    """Output of a command as lines: bounded, whatever it prints. `last` is the last of them."""
 
     _LONGEST = 4096
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._rest = b""
+        self.last = ""
 
     def feed(self, data: bytes) -> None:
+        """Take output as it comes."""
         *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             self._line(line)
@@ -410,21 +412,21 @@ class _Lines:
             self._rest = b""
 
     def end(self) -> None:
+        """There is no more."""
         if self._rest:
             self._line(self._rest)
 
     def _line(self, line: bytes) -> None:
         text = line[: self._LONGEST].decode("utf-8", "replace")
         if text.strip():
-            self._tell(
-                "".join(
-                    char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}"
-                    for char in text
-                )
+            self.last = "".join(
+                char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
             )
+            self._tell(self.last)
 
 
-def _check(request: StartRequest, exit: Exit) -> None:
+def check_exit(request: StartRequest, exit: Exit, *, last: str = "") -> None:
+    """Raise the error that a command's end means; `last`: the last line that it printed, where nobody saw them."""
     shown = " ".join(request.argv[-1:] if len(request.argv) > 2 else request.argv)[:200]
     if exit.reason == "timeout":
         raise Timeout(f"`{shown}` took longer than {STEP_SECONDS:g} seconds")
@@ -433,7 +435,7 @@ def _check(request: StartRequest, exit: Exit) -> None:
     if exit.code != 0:
         why = " for want of memory: give the build more, --memory" if exit.reason == "oom" else ""
         raise CommandFailed(
-            f"`{shown}` failed with exit code {exit.code}{why}",
+            f"`{shown}` failed with exit code {exit.code}{why}{f': {last}' if last else ''}",
             "see the lines above; what a build may reach is given by --allow",
         )
 

@@ -17,6 +17,7 @@ from corral.model.ids import (
     check_name,
     check_user,
 )
+from corral.model.project import Setup
 from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template
@@ -40,7 +41,8 @@ class CreateRequest:
     is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in millionths of
     a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
     `repos` are git repositories that it may use, with or without the secret that opens each;
-    `push` says what it may push. `services` are started beside what the template starts.
+    `push` says what it may push. `services` are started beside what the template starts. `setup`
+    is done for the repository before, where it was not.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
     """
 
@@ -69,6 +71,7 @@ class CreateRequest:
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
     services: tuple[Service, ...] = ()
+    setup: Setup | None = None
     models: ModelRules = field(default_factory=ModelRules)
     expires: int | None = None
     variables: dict[str, str] = field(default_factory=dict)

@@ -73,6 +73,49 @@ class LimitsRequest(Request):
     io_weight: int | None = Field(default=None, ge=10, le=1000, description="Share of disk time.")
 
 
+Script = Annotated[str, Field(min_length=1, max_length=16 * 1024)]
+Argv = Annotated[list[Annotated[str, Field(max_length=16 * 1024)]], Field(min_length=1, max_length=1000)]
+
+
+class SetupStep(Request):
+    """A script that is run once in the repository."""
+
+    run: Script
+    files: list[Text] = Field(
+        default_factory=list,
+        max_length=50,
+        description="Patterns of committed files that decide what it does; it is done again when one changes.",
+    )
+    user: User | None = None
+
+
+class Setup(Request):
+    """What is done once for a repository, and kept as the beginning of its sandboxes."""
+
+    name: Name
+    steps: list[SetupStep] = Field(min_length=1, max_length=50)
+    allow: list[AllowedHost] = Field(
+        default_factory=list, max_length=MAX_ALLOW, description="Hosts that the steps may reach."
+    )
+    serve_stale: bool = Field(
+        default=False, description="Start from the former one while it is being done again."
+    )
+
+
+class ServiceRequest(Request):
+    """A program that runs from each start of the sandbox on."""
+
+    name: Name
+    command: Argv
+    ready: Argv | None = Field(
+        default=None, description="Succeeds once it is ready; the create waits for it."
+    )
+    user: User | None = None
+    cwd: GuestPath | None = None
+    env: Env = Field(default_factory=dict)
+    patience: float = Field(default=120.0, ge=1, le=3600, description="Seconds that it has to get ready.")
+
+
 class CreateSandbox(Request):
     """What to make a sandbox from."""
 
@@ -113,6 +156,10 @@ class CreateSandbox(Request):
         description="HTTPS URL to clone; over the unix socket also an absolute path on the host.",
     )
     branch: Text | None = Field(default=None, description="Branch to work on; `auto` for `corral/NAME`.")
+    setup: Setup | None = Field(
+        default=None, description="Done for the repository, a path on the host, where it was not done yet."
+    )
+    services: list[ServiceRequest] = Field(default_factory=list, max_length=32)
     git_repos: list[RepoText] = Field(
         default_factory=list,
         max_length=MAX_REPOS,

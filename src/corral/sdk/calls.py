@@ -69,6 +69,8 @@ def create_sandbox(
     agent: str | None = None,
     repo: str | None = None,
     branch: str | None = None,
+    setup: Mapping[str, Any] | None = None,
+    services: Iterable[Mapping[str, Any]] = (),
     budget: int | None = None,
     queue: bool = False,
     queue_timeout: int | None = None,
@@ -90,6 +92,8 @@ def create_sandbox(
     seconds at most; `progress` tells the place. `git_repos`: repositories that git in it may use with the host's
     credential, as `host/owner/name`, with `:write` behind it to push; `push_rules`: what may be pushed, as
     `allow:feature/*`, `ask:main` or `deny:v*:any`.
+    `setup`: what is done once for `repo` and kept, and `services`: programs that run from each start on, both as the API
+    has them (`corral.sdk.projects` reads them from a repository's corral.toml).
     `models`: patterns of models that it may use; `aliases`: model asked for → model sent; `expires`: seconds until its
     grant covers nothing any more.
     """
@@ -112,6 +116,8 @@ def create_sandbox(
             agent=agent,
             repo=repo,
             branch=branch,
+            setup=None if setup is None else dict(setup),
+            services=[dict(item) for item in services] or None,
             budget=budget,
             queue=queue or None,
             queue_timeout=queue_timeout,

@@ -3,11 +3,11 @@
 import atexit
 import builtins
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from corral.errors import InvalidInput, NotFound
 from corral.model.lifecycle import State
@@ -42,6 +42,8 @@ class CreateOptions(TypedDict, total=False):
     agent: str | None
     repo: str | None
     branch: str | None
+    setup: Mapping[str, Any] | None
+    services: Sequence[Mapping[str, Any]]
     budget: int | None
     queue: bool
     queue_timeout: int | None

@@ -29,6 +29,7 @@ git config user.email "$email"
 printf '%s\\n' "$commit"
 if [ -e .gitmodules ]; then echo submodules; else echo -; fi
 if git grep --quiet -F -e filter=lfs -- ':(top,glob)**/.gitattributes'; then echo lfs; else echo -; fi
+{guest.TAKE_KEPT}
 cd /
 mv -T -- "$temporary" "$target"
 """,

@@ -22,6 +22,24 @@ ENV = {
     "LC_ALL": "C.UTF-8",
 }
 
+KEPT = ".corral-kept"
+"""In a directory that a setup has left: the ignored files and directories that are kept there, each ended by NUL."""
+TAKE_KEPT = f"""
+if [ -f "$target/{KEPT}" ]; then
+    xargs -0 -r sh -c '
+        target=$1; shift
+        for path do
+            path=${{path%/}}
+            [ -e "$target/$path" ] || [ -L "$target/$path" ] || continue
+            ! [ -e "$path" ] && ! [ -L "$path" ] || continue
+            mkdir -p -- "./$(dirname -- "$path")"
+            mv -T -- "$target/$path" "./$path"
+        done' sh "$target" < "$target/{KEPT}"
+    rm -rf -- "$target"
+fi
+"""
+"""Of a script in a new clone, before it goes to `$target`: moves into it what is kept there, where nothing is in the way."""
+
 _OCCUPIED = 90
 _NO_DIRECTORY = 91
 _NO_BRANCH = 92
@@ -31,7 +49,8 @@ set -eu
 umask 022
 target=$1 temporary=$2 format=$3
 if [ -e "$target" ] || [ -L "$target" ]; then
-    [ -d "$target" ] && [ -z "$(ls -A -- "$target")" ] || exit {_OCCUPIED}
+    [ -d "$target" ] || exit {_OCCUPIED}
+    [ -f "$target/{KEPT}" ] || [ -z "$(ls -A -- "$target")" ] || exit {_OCCUPIED}
 fi
 mkdir -p -- "$(dirname -- "$target")"
 [ -z "$format" ] || git init --quiet --object-format="$format" -- "$temporary"
@@ -50,8 +69,26 @@ if [ -n "$origin" ]; then
 fi
 git update-ref {BASE_REF} "$commit"
 git checkout --quiet --no-track -B "$branch" "$commit"
+{TAKE_KEPT}
 cd /
 mv -T -- "$temporary" "$target"
+"""
+
+# Of the work tree only what git ignores stays, with a list of it, for a later sandbox to put its own clone around.
+_STRIP = f"""
+set -eu
+cd -- "$1" || exit {_NO_DIRECTORY}
+list=$(mktemp)
+git -c core.excludesFile=/dev/null ls-files -z --others --ignored --exclude-standard --directory > "$list"
+git ls-files -z --cached --others --exclude-standard | xargs -0 -r rm -rf --
+rm -rf .git
+find . -mindepth 1 -type d -empty -delete
+if [ -z "$(ls -A)" ]; then
+    cd / && rmdir -- "$1"
+else
+    cat "$list" > {KEPT}
+fi
+rm -f "$list"
 """
 
 _STATE = f"""
@@ -86,6 +123,7 @@ STATE = Script(_STATE, "read the repository in the sandbox")
 SHALLOW = Script('cat > "$1/.git/shallow"', "mark the repository in the sandbox as shallow")
 REFS = Script('git -C "$1" update-ref -z --stdin', "make branches in the sandbox")
 INDEX = Script('exec git -C "$1" index-pack --stdin >/dev/null', "unpack the repository in the sandbox")
+STRIP = Script(_STRIP, "leave of the repository what a setup keeps")
 DISCARD = Script('rm -rf -- "$1"', "clear away a repository in the sandbox")
 
 

@@ -1,10 +1,13 @@
 """Looking at a repository of the host before its work is carried into a sandbox, or fetched back into it."""
 
 import asyncio
+import hashlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from e2b_dockerfile_utils import PatternMatcher
 
 from corral.errors import InvalidInput, NotFound
 from corral.work.hostgit import HostGit, Owner, failure
@@ -210,3 +213,37 @@ async def _uses_lfs(git: HostGit, head: str) -> bool:
     pattern = ("grep", "--quiet", "--no-textconv", "-I", "-F", "-e", "filter=lfs", head)
     done = await git.run(*pattern, "--", ":(top,glob)**/.gitattributes")
     return done.ok
+
+
+async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...]) -> str:
+    """A digest of the files that match `patterns` (as of .dockerignore) in the commit that a sandbox of this branch starts from:
+    their paths, modes and contents. No file is read: git knows their digests.
+
+    Raises what `inspect_repo` raises, and InvalidInput where they match nothing.
+    """
+    state = await inspect_repo(path)
+    start = state.head
+    if branch is not None:
+        done = await state.git.run("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}")
+        commit = done.stdout.decode("ascii", "replace").strip()
+        start = commit if done.ok and is_object_id(commit) else state.head
+    literal = tuple(pattern for pattern in patterns if not set(pattern) & set("*?[\\!"))
+    limit = ("--", *literal) if len(literal) == len(patterns) else ()
+    try:
+        matcher = PatternMatcher(list(patterns))
+    except ValueError as error:
+        raise InvalidInput(
+            f"a pattern of the setup's files is malformed: {error}", "see its brackets"
+        ) from None
+    total, found = hashlib.sha256(), 0
+    async for entry in state.git.records("ls-tree", "-r", "-z", "--full-tree", start, *limit):
+        name = os.fsdecode(entry.partition(b"\t")[2])
+        if matcher.matches(name):
+            found += 1
+            total.update(len(entry).to_bytes(8, "big") + entry)
+    if not found:
+        raise InvalidInput(
+            f"no committed file of the repository matches {', '.join(patterns)[:200]}",
+            "see `files` in corral.toml, or commit them: a sandbox gets what is committed",
+        )
+    return total.hexdigest()

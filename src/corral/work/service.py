@@ -15,6 +15,7 @@ from corral.model.ids import TenantId
 from corral.model.receipt import Work
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import SecretInfo
+from corral.work import guest
 from corral.work.carry import GUEST_HOME, carry
 from corral.work.clone import clone_url
 from corral.work.diff import diff
@@ -70,6 +71,10 @@ class RepositoryService:
             request.progress(f"repository at {repo.directory} on branch {repo.branch}")
             for note in repo.notes:
                 request.progress(f"note: {note}")
+
+    async def strip(self, sandbox: Sandbox) -> None:
+        """Take all of its repository away but what git ignores there, for a setup to keep."""
+        await guest.run(self._shell(sandbox), guest.STRIP, sandbox.spec.workdir, timeout=600.0)
 
     async def diff(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
         """What changed since the sandbox got the repository, uncommitted and untracked files included."""
