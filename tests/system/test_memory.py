@@ -8,7 +8,7 @@ from tests.conftest import Daemon
 from tests.traces import settled, traces, wait_for
 
 from corral import Client, Sandbox
-from corral.errors import Conflict, Unsupported
+from corral.errors import Conflict, InvalidInput, Unsupported
 from corral.model.lifecycle import State
 
 pytestmark = [pytest.mark.root, pytest.mark.gvisor]
@@ -22,7 +22,7 @@ deleted = open("deleted", "w+"); deleted.write("still here"); deleted.flush(); o
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         deleted.seek(0)
-        body = f"{count} {deleted.read()}".encode()
+        body = f"{count} {deleted.read()} {os.environ['ANTHROPIC_API_KEY']}".encode()
         self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers(); self.wfile.write(body)
     def log_message(self, *_): pass
 threading.Thread(target=http.server.HTTPServer(("", 8000), Page).serve_forever).start()
@@ -44,12 +44,14 @@ def traced(daemon: Daemon) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def busy(traced: Daemon, client: Client) -> Sandbox:
-    """A sandbox in which the counter runs."""
-    box = Sandbox.create(client=client, isolation="gvisor", name="busy")
+def busy(traced: Daemon, client: Client) -> Iterator[Sandbox]:
+    """A sandbox in which the counter runs, with a token in its environment."""
+    client.put_secret("anthropic", "sk-ant-of-the-host", base_url="https://models.example")
+    box = Sandbox.create(client=client, isolation="gvisor", name="busy", secrets=("anthropic",))
     box.spawn(["python3", "-c", COUNTER], tag="counter")
     wait_for(lambda: page(box) is not None, "the counter does not serve")
-    return box
+    yield box
+    client.remove_secret("anthropic")
 
 
 def page(box: Sandbox) -> str | None:
@@ -60,9 +62,25 @@ def page(box: Sandbox) -> str | None:
 def counted(box: Sandbox) -> int:
     shown = page(box)
     assert shown is not None
-    number, _, rest = shown.partition(" ")
-    assert rest == "still here"
+    number, rest = shown.split(" ", 1)
+    assert rest.startswith("still here ")
     return int(number)
+
+
+def held_token(box: Sandbox) -> str:
+    """The token that the counter has had since its start."""
+    return (page(box) or "").split()[-1]
+
+
+def new_token(box: Sandbox) -> str:
+    """The token that a new process gets."""
+    return box.exec(["printenv", "ANTHROPIC_API_KEY"], check=True).stdout.strip()
+
+
+def identity(box: Sandbox) -> list[str]:
+    """Host name, machine id, network, and random numbers of the system."""
+    show = "hostname; cat /etc/hostname /etc/machine-id; head -c 16 /dev/urandom | base64"
+    return box.exec(["sh", "-c", show], check=True).stdout.split()
 
 
 def host_processes(daemon: Daemon, box: Sandbox) -> list[str]:
@@ -138,3 +156,75 @@ def test_the_commands(traced: Daemon, busy: Sandbox) -> None:
     assert "suspended" in traced.cli("ls").stdout
     traced.cli("resume", "busy")
     assert counted(busy) > 0
+
+
+def test_forks_go_on_each_as_themselves(traced: Daemon, busy: Sandbox) -> None:
+    before = counted(busy)
+    forks = busy.fork(3)
+    assert [box.name for box in forks] == ["busy-1", "busy-2", "busy-3"]
+    for box in forks:
+        assert counted(box) > before
+        log = [int(line) for line in box.files.read("/home/user/log").split()]
+        assert log == list(range(1, len(log) + 1))
+        assert identity(box)[:2] == [box.name] * 2
+        assert [item.tag for item in box.processes() if item.exit is None] == ["counter"]
+    everybody = [busy, *forks]
+    for part in (2, 3):
+        assert len({identity(box)[part] for box in everybody}) == 4
+    forks[0].files.write("/home/user/mine", b"1")
+    assert busy.exec(["test", "-e", "/home/user/mine"]).exit_code != 0
+    busy.kill()
+    assert counted(forks[1]) > before
+    assert list((traced.data / "store" / "machines").iterdir()) == []
+
+
+def test_the_parent_s_token_is_in_no_fork(busy: Sandbox) -> None:
+    """Neither in what ran on, nor in what starts there; the processes that ran on have their own fork's."""
+    parent = held_token(busy)
+    assert parent == new_token(busy)
+    (fork,) = busy.fork()
+    assert held_token(fork) == new_token(fork) != parent
+
+
+def test_a_checkpoint_with_memory_starts_warm_and_holds_no_token(
+    traced: Daemon, client: Client, busy: Sandbox
+) -> None:
+    token = held_token(busy)
+    made = client.checkpoint(busy.id, "warm", memory=True)
+    try:
+        assert made.memory is not None
+        assert made.origin is not None
+        assert made.origin.sandbox == "busy"
+        images = traced.data / "store" / "machines"
+        for path in images.glob("*/runtime/*"):
+            assert token.encode() not in path.read_bytes()
+        busy.kill()
+        boxes = [Sandbox.create("warm", client=client, secrets=("anthropic",)) for _ in range(2)]
+        assert len({held_token(box) for box in boxes} | {token}) == 3
+        assert all(held_token(box) == new_token(box) for box in boxes)
+        client.set_pool("warm", 1)
+        wait_for(lambda: client.list_pools()[0].ready == 1, "the pool does not fill")
+        claimed = Sandbox.create("warm", client=client, secrets=("anthropic",))
+        assert held_token(claimed) == new_token(claimed) not in {held_token(box) for box in boxes}
+        client.remove_pool("warm")
+        with pytest.raises(InvalidInput):
+            Sandbox.create("warm", client=client, isolation="container")
+        with pytest.raises(InvalidInput):
+            Sandbox.create("warm", client=client, limits={"cpus": 1})
+        stopped = boxes[0].stop().start()
+        assert page(stopped) is None
+    finally:
+        client.remove_template("warm")
+    assert list(images.iterdir()) == []
+
+
+def test_of_runc_the_files_are_forked(traced: Daemon, client: Client) -> None:
+    box = Sandbox.create(client=client, name="plain")
+    box.exec("echo one > /home/user/file; sleep 1000 >/dev/null 2>&1 &", check=True)
+    done = traced.cli("fork", "plain", "-n", "2", "--name", "try")
+    assert done.stdout == "try-1\ntry-2\n"
+    assert "only gVisor" in done.stderr
+    for name in ("try-1", "try-2"):
+        fork = Sandbox.connect(name, client=client)
+        assert fork.files.read("/home/user/file") == "one\n"
+        assert "sleep 1000" not in fork.exec(["ps", "-e", "-o", "args"], check=True).stdout

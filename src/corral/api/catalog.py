@@ -66,8 +66,11 @@ async def _build(caller: Caller, body: protocol.BuildTemplate, tell: Tell) -> Te
 
 @router.post("/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull))
 async def make_checkpoint(caller: CallerDep, body: protocol.Checkpoint) -> protocol.TemplateInfo:
-    """A template of a sandbox's files as they are now."""
-    return shapes.template_info(await caller.engine.checkpoint(caller.tenant, body.sandbox, body.name))
+    """A template of a sandbox as it is now: its files, and with `memory` its running processes."""
+    made = await caller.engine.checkpoint(
+        caller.tenant, body.sandbox, body.name, memory=body.memory, by=caller.who
+    )
+    return shapes.template_info(made)
 
 
 @router.get("/secrets", tags=["secrets"], responses=documented())

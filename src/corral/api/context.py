@@ -28,6 +28,11 @@ class Caller:
     engine: Engine
     local: bool
 
+    @property
+    def who(self) -> str:
+        """How it is written down who made something."""
+        return "this host" if self.local else f"tenant {self.tenant}"
+
     def check_host_path(self, what: str, hint: str) -> None:
         """Raise Forbidden unless the caller may name files of this host. The daemon reads and writes them as root."""
         if not self.local:

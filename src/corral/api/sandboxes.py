@@ -195,6 +195,25 @@ async def resume_sandbox(caller: CallerDep, ref: RefPath) -> protocol.SandboxInf
     return shapes.sandbox_info(await caller.engine.sandboxes.resume(caller.tenant, ref))
 
 
+@router.post(
+    "/sandboxes/{ref}/fork",
+    tags=["sandboxes"],
+    status_code=201,
+    responses=documented(NoCapacity, DiskFull, Unsupported),
+)
+async def fork_sandbox(
+    caller: CallerDep, ref: RefPath, body: protocol.ForkSandbox | None = None
+) -> protocol.Forks:
+    """Make sandboxes that are what this one is now: with its processes under gVisor, with its files elsewhere. All or none."""
+    wanted = body or protocol.ForkSandbox()
+    forked = await caller.engine.checkpoints.fork(
+        caller.tenant, ref, wanted.count, name=wanted.name, ttl=wanted.ttl, files_only=wanted.files_only
+    )
+    return protocol.Forks(
+        sandboxes=[shapes.sandbox_info(item) for item in forked.sandboxes], memory=forked.memory
+    )
+
+
 @router.put("/sandboxes/{ref}/ttl", tags=["sandboxes"], responses=documented())
 async def set_ttl(caller: CallerDep, ref: RefPath, body: protocol.SetTtl) -> protocol.SandboxInfo:
     """Let it end a number of seconds from now, or never."""

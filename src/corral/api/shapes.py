@@ -212,7 +212,22 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         source=value.source,
         parent=value.parent,
         created_at=value.created_at,
+        services=[service.name for service in value.config.services],
+        memory=_memory(value.memory),
+        origin=_origin(value.origin),
     )
+
+
+def _memory(value: template.MachineState | None) -> catalog.TemplateMemory | None:
+    if value is None:
+        return None
+    return catalog.TemplateMemory(isolation=value.isolation, runtime=value.runtime, size=value.size)
+
+
+def _origin(value: template.Origin | None) -> catalog.TemplateOrigin | None:
+    if value is None:
+        return None
+    return catalog.TemplateOrigin(sandbox=value.sandbox, sandbox_id=value.sandbox_id, by=value.by)
 
 
 def build_info(value: build.Build) -> builds.BuildInfo:

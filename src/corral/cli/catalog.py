@@ -75,14 +75,20 @@ def remove_template(app: App, names: tuple[str, ...], force: bool, as_json: bool
     each(names, app.client.remove_template, as_json, force=force)
 
 
-@click.command(epilog="\b\nExample:\n  corral checkpoint box ready && corral create -t ready -n 10")
+@click.command(
+    epilog="""\b
+Examples:
+  corral checkpoint box ready && corral create -t ready -n 10
+  corral checkpoint box warm --memory                  its servers run in each sandbox from the first moment"""
+)
 @click.argument("sandbox")
 @click.argument("template")
+@click.option("--memory", is_flag=True, help="With its running processes (gVisor only).")
 @json_option
 @pass_app
-def checkpoint(app: App, sandbox: str, template: str, as_json: bool) -> None:
-    """Make a template of a sandbox's files as they are now."""
-    made = app.client.checkpoint(sandbox, template)
+def checkpoint(app: App, sandbox: str, template: str, memory: bool, as_json: bool) -> None:
+    """Make a template of a sandbox as it is now."""
+    made = app.client.checkpoint(sandbox, template, memory=memory)
     show_json(made) if as_json else say(made.name)
 
 

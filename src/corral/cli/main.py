@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("corral.cli.sandboxes:stop", "Stop sandboxes; their files stay."),
     "pause": ("corral.cli.sandboxes:pause", "Freeze sandboxes where they are."),
     "resume": ("corral.cli.sandboxes:resume", "Let paused sandboxes go on."),
+    "fork": ("corral.cli.sandboxes:fork", "Make copies of a sandbox, with what runs in it."),
     "ttl": ("corral.cli.sandboxes:ttl", "Set when a sandbox ends."),
     "rm": ("corral.cli.sandboxes:remove", "Remove sandboxes with all that is in them."),
     "top": ("corral.cli.host:top", "Show what the host carries, and who waits for room."),

@@ -348,6 +348,31 @@ def resume(app: App, names: Sequence[str], as_json: bool) -> None:
     each(names, app.client.resume_sandbox, as_json)
 
 
+@click.command(epilog="\b\nExamples:\n  corral fork box\n  corral fork box -n 10 --name try --ttl 1h")
+@click.argument("name")
+@click.option("-n", "count", type=click.IntRange(1, 100), default=1, help="Make this many.")
+@click.option("--name", "stem", help="They are called NAME-1, NAME-2 … Default: after the sandbox.")
+@click.option("--ttl", type=Duration(), help="Remove each after this time. Default: as the sandbox.")
+@click.option("--files-only", is_flag=True, help="Leave its processes behind.")
+@json_option
+@pass_app
+def fork(
+    app: App, name: str, count: int, stem: str | None, ttl: float | None, files_only: bool, as_json: bool
+) -> None:
+    """Make sandboxes that are what NAME is now: with its processes under gVisor, with its files elsewhere."""
+    with progress("forking"):
+        forks = app.client.fork_sandbox(
+            name, count, name=stem, ttl=None if ttl is None else int(ttl), files_only=files_only
+        )
+    if as_json:
+        show_json(forks)
+        return
+    for info in forks.sandboxes:
+        say(info.name)
+    if not forks.memory and not files_only:
+        note("they have its files; its processes were left behind, as only gVisor can copy those")
+
+
 @click.command(epilog="\b\nExamples:\n  corral ttl box 2h\n  corral ttl box never")
 @click.argument("name")
 @click.argument("time")

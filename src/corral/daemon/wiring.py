@@ -34,6 +34,7 @@ from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.building import Builder
 from corral.engine.builds import Builds
+from corral.engine.checkpoints import Checkpoints
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.grants import Grants
@@ -221,7 +222,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=lambda: processes,
         npm_registry=lambda: config.value.npm_registry,
     )
-    templates = Templates(store, layers, clock, agents.build_layer, lambda: pools.wake())
+    templates = Templates(
+        store, layers, clock, agents.build_layer, lambda: pools.wake(), lambda: sandboxes.sweep_images()
+    )
     processes = Processes(
         driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
     )
@@ -296,6 +299,13 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         on_leave=processes.leave,
         on_demand=lambda spec: pools.demand(spec),
     )
+    checkpoints = Checkpoints(
+        store=store,
+        sandboxes=sandboxes,
+        templates=templates,
+        registry=registry,
+        can_save=driver.saves_memory,
+    )
     pools = Pools(
         store=store,
         sandboxes=sandboxes,
@@ -351,6 +361,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandboxes=sandboxes,
         processes=processes,
         templates=templates,
+        checkpoints=checkpoints,
         pools=pools,
         builds=builds,
         secrets=secrets,

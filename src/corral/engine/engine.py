@@ -9,6 +9,7 @@ from corral.engine.approvals import Approvals
 from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.builds import Builds
+from corral.engine.checkpoints import Checkpoints
 from corral.engine.grants import Grants
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
@@ -59,6 +60,7 @@ class Engine:
     sandboxes: Sandboxes
     processes: Processes
     templates: Templates
+    checkpoints: Checkpoints
     pools: Pools
     builds: Builds
     secrets: Secrets
@@ -100,6 +102,8 @@ class Engine:
         """The last requests of a sandbox that were refused, newest last, and how each could be allowed."""
         return self.recent_denials(self.sandboxes.get(tenant, ref).id)
 
-    async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
-        """A template of a sandbox's files as they are now; a running sandbox is frozen for that moment."""
-        return await self.sandboxes.checkpoint(tenant, ref, name)
+    async def checkpoint(
+        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+    ) -> Template:
+        """A template of a sandbox as it is now; a running sandbox stands still for that moment."""
+        return await self.checkpoints.make(tenant, ref, name, memory=memory, by=by)

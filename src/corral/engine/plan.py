@@ -20,7 +20,7 @@ from corral.model.ids import (
 from corral.model.project import Setup
 from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
-from corral.model.template import Template
+from corral.model.template import Template, TemplateConfig
 from corral.policy.budget import checked_cap
 from corral.policy.models import checked_rules
 from corral.policy.repos import MAX_REPOS
@@ -44,6 +44,7 @@ class CreateRequest:
     `push` says what it may push. `services` are started beside what the template starts. `setup`
     is done for the repository before, where it was not.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
+    `forked`: what it is made from holds all that it needs.
     """
 
     template: str | None = None
@@ -75,6 +76,7 @@ class CreateRequest:
     models: ModelRules = field(default_factory=ModelRules)
     expires: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    forked: bool = False
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -165,6 +167,33 @@ def choose_runtime(
     return wanted, usable[wanted][0]
 
 
+def machine_for(
+    usable: dict[Isolation, tuple[str, ...]], request: CreateRequest, template: Template
+) -> tuple[Isolation, str, Limits]:
+    """What a sandbox runs on. What goes on from a saved memory can only do that on what it was saved from.
+
+    Raises Unsupported, InvalidInput.
+    """
+    memory = template.memory
+    if memory is None:
+        return *choose_runtime(usable, request.isolation, request.runtime), request.limits or Limits()
+    wanted = (request.isolation, request.runtime, request.limits)
+    for asked, given in zip(wanted, (memory.isolation, memory.runtime, memory.limits), strict=True):
+        if asked is not None and asked != given:
+            raise InvalidInput(
+                f"template {template.name} holds running processes, which go on as they were saved only: {given}",
+                "leave isolation, runtime and limits out; other ones need a checkpoint without memory",
+            )
+    return *choose_runtime(usable, memory.isolation, memory.runtime), memory.limits
+
+
+def _services(config: TemplateConfig, more: tuple[Service, ...]) -> tuple[Service, ...]:
+    """What the template starts, then what else is asked for; of one name only the latter."""
+    own = (*services_of(config.start_command, config.ready_command), *config.services)
+    names = {service.name for service in more}
+    return (*(service for service in own if service.name not in names), *more)
+
+
 def egress_policy(allow: tuple[str, ...], deny: tuple[str, ...] = ()) -> EgressPolicy:
     """The policy of a sandbox: what was allowed for it, and what was denied whatever allows it. Raises InvalidInput."""
     return checked_policy(EgressPolicy(expand(allow) + expand(deny, deny=True)))
@@ -183,7 +212,7 @@ def build_spec(
     spare: bool = False,
 ) -> SandboxSpec:
     """The specification of a new sandbox. `request` has passed `checked`."""
-    isolation, runtime = choose_runtime(usable, request.isolation, request.runtime)
+    isolation, runtime, limits = machine_for(usable, request, template)
     return SandboxSpec(
         id=id,
         tenant=tenant,
@@ -191,7 +220,7 @@ def build_spec(
         template=template.id,
         isolation=isolation,
         runtime=runtime,
-        limits=request.limits or Limits(),
+        limits=limits,
         env={**template.config.env, **request.env},
         labels=request.labels,
         user=request.user or template.config.user,
@@ -208,9 +237,6 @@ def build_spec(
         repos=request.repos,
         push=request.push,
         spare=spare,
-        services=(
-            *services_of(template.config.start_command, template.config.ready_command),
-            *request.services,
-        ),
+        services=_services(template.config, request.services),
         variables=request.variables,
     )

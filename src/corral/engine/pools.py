@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from corral.engine.plan import CreateRequest, choose_runtime
+from corral.engine.plan import CreateRequest, machine_for
 from corral.engine.ports import Clock, Store
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
@@ -96,8 +96,9 @@ class Pools:
         Raises NotFound (template), InvalidInput, Unsupported.
         """
         found = await self._templates.resolve(tenant, template, None, None)
-        level, chosen = choose_runtime(self._usable(), isolation, runtime)
-        pool = Pool(tenant, found.name, level, chosen, limits or Limits(), size, idle).checked()
+        request = CreateRequest(isolation=isolation, runtime=runtime, limits=limits)
+        level, chosen, most = machine_for(self._usable(), request, found)
+        pool = Pool(tenant, found.name, level, chosen, most, size, idle).checked()
         await self._store.put_pool(pool)
         kept = self._pools[_key(pool)] = _Kept(pool, self._clock.now(), found.id)
         self.wake()

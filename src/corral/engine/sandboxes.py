@@ -10,7 +10,7 @@ import logging
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,14 +22,14 @@ from corral.engine.events import Events
 from corral.engine.plan import CreateRequest, build_spec, check_ttl, checked
 from corral.engine.ports import Attachment, Clock, Driver, DriverStatus, Gateway, Progress, Saved, Store
 from corral.engine.registry import Registry
-from corral.engine.templates import Templates, check_free_name
+from corral.engine.templates import Templates
 from corral.errors import Conflict, CorralError, HostError, NoCapacity, NotFound, Unsupported
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Window
 from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.grants import Grant
-from corral.model.ids import GrantId, ImageId, SandboxId, TenantId
+from corral.model.ids import GrantId, ImageId, LayerDigest, SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import spare_name
 from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
@@ -50,12 +50,22 @@ BUILD = "build"
 
 _STANDING_STILL = (State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMING)
 """States in which a time to live does not run."""
+_WITH_IMAGE = (State.SUSPENDING, State.SUSPENDED, State.RESUMING)
 
 Ready = Callable[[Sandbox], Coroutine[Any, Any, None]]
 
 
 async def _nothing(_: Sandbox) -> None:
     """There is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was in a sandbox at one moment: its changes as a layer, and its memory, of `size` bytes, if asked for."""
+
+    layer: LayerDigest
+    image: ImageId | None
+    size: int
 
 
 class Sandboxes:
@@ -111,6 +121,7 @@ class Sandboxes:
         self._on_leave = on_leave
         self._on_demand = on_demand
         self._on_up = on_up
+        self._saving: set[ImageId] = set()  # of which no template is in the store yet
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
@@ -153,7 +164,7 @@ class Sandboxes:
         spec, template = await self._plan(tenant, request)
         self._on_demand(spec)
         while (spare := self._registry.spare_like(spec)) is not None:
-            if (claimed := await self._claim(spare, spec, request)) is not None:
+            if (claimed := await self._claim(spare, spec, template, request)) is not None:
                 return claimed
         return await self._make(spec, template, request)
 
@@ -210,12 +221,15 @@ class Sandboxes:
             try:
                 if request.budget is not None:
                     await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
-                await self._bring_up(spec, template, grant)
+                await self._bring_up(spec, template, grant, await self._saved_of(template, grant))
                 # It runs, so that it can be filled; but it was not created before that is done, should a crash cut it.
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
                 self._supervise(spec.id)
-                await self._provision(sandbox, request)
-                await self._on_up(sandbox, spec.services, request.progress)
+                if not request.forked:
+                    await self._provision(sandbox, request)
+                running = template.memory.services if template.memory else ()
+                missing = tuple(item for item in spec.services if item not in running)
+                await self._on_up(sandbox, missing, request.progress)
                 await self._registry.settle(spec.id)
             except BaseException:
                 await asyncio.shield(self._discard(spec.id))
@@ -233,13 +247,20 @@ class Sandboxes:
                     "have it raised (`corral budget --help`), or create without secrets",
                 )
 
-    async def _claim(self, spare: Sandbox, wanted: SandboxSpec, request: CreateRequest) -> Sandbox | None:
+    async def _claim(
+        self, spare: Sandbox, wanted: SandboxSpec, template: Template, request: CreateRequest
+    ) -> Sandbox | None:
         """`wanted` in the place of a spare; None if that is no good any more, and gone."""
         spec = replace(wanted, id=spare.id)
         async with self._registry.lock(spare.id):
             if self._registry.get(spare.id) is not spare:
                 return None
             grant = await self._new_grant(spec, request)
+            if (
+                template.memory is not None
+            ):  # processes in it hold the token already, and nobody else has ever had it
+                former = await self._store.grant_of(spare.id)
+                grant = replace(grant, id=former.id, token_hash=former.token_hash)
             creating = spare.with_state(advance(spare.state, Event.CLAIM), self._clock.now())
             await self._registry.claim(replace(creating, spec=spec), grant)
             try:
@@ -290,7 +311,7 @@ class Sandboxes:
 
     async def start(self, tenant: TenantId, ref: str) -> Sandbox:
         """Start a stopped sandbox; its files are as they were."""
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             advance(sandbox.state, Event.START)  # what the table excludes is not a matter of room
             async with self._place_again(sandbox):
                 started = await self._start(sandbox)
@@ -315,7 +336,7 @@ class Sandboxes:
 
     async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
         """End its processes: TERM, KILL after `grace` seconds. Its files stay."""
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             if sandbox.state is State.SUSPENDED:
                 stopped = await self._registry.advance(sandbox.id, Event.STOP)
                 await self._driver.remove_image(own_image(sandbox.id))
@@ -331,7 +352,7 @@ class Sandboxes:
         but the disk. Raises Unsupported where its runtime cannot do that."""
         if memory:
             return await self._suspend(tenant, ref)
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             if sandbox.state is State.RUNNING:
                 await self._driver.pause(sandbox.id)
             paused = await self._registry.advance(sandbox.id, Event.PAUSE)
@@ -340,7 +361,7 @@ class Sandboxes:
 
     async def resume(self, tenant: TenantId, ref: str) -> Sandbox:
         """Let a paused sandbox go on."""
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             if sandbox.state is State.SUSPENDED:
                 return await self._wake(sandbox)
             if sandbox.state is not State.PAUSED:
@@ -354,7 +375,7 @@ class Sandboxes:
             return resumed
 
     async def _suspend(self, tenant: TenantId, ref: str) -> Sandbox:
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             if not self._driver.saves_memory(sandbox.spec.runtime):
                 raise Unsupported(
                     f"the runtime {sandbox.spec.runtime} cannot save memory",
@@ -413,43 +434,92 @@ class Sandboxes:
         await self._gateway.detach(sandbox)
         await self._registry.advance(sandbox, Event.FAIL, reason)
 
+    async def _saved_of(self, template: Template, grant: Grant) -> Saved | None:
+        if template.memory is None:
+            return None
+        return Saved(template.memory.image, await self._store.derive_token(grant.id))
+
     async def _token(self, sandbox: SandboxId) -> Secret:
         return await self._store.derive_token((await self._store.grant_of(sandbox)).id)
 
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """Kill it and remove all that is left of it, its files included."""
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             await self._before_down(sandbox)
             await self._registry.advance(sandbox.id, Event.REMOVE)
             await asyncio.shield(self._discard(sandbox.id))
 
-    async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
-        """A template of its files as they are now; a running sandbox is frozen for that moment."""
-        check_free_name(name)
-        async with self._locked(tenant, ref) as sandbox, self._templates.holding_layers():
-            if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
-                raise Conflict(
-                    f"cannot checkpoint a sandbox that is {sandbox.state}", "wait until it is running"
-                )
-            if sandbox.state is State.RUNNING:
+    async def capture(self, sandbox: Sandbox, *, memory: bool) -> Captured:
+        """What is in a sandbox at one moment, as a layer and, with `memory`, an image. It stands still for that moment
+        only. The caller holds its lock, and layers. Raises Conflict, Unsupported, DiskFull."""
+        if sandbox.state not in (
+            State.RUNNING,
+            State.PAUSED,
+            *(() if memory else (State.STOPPED, State.SUSPENDED)),
+        ):
+            raise Conflict(
+                f"cannot checkpoint {'the memory of ' if memory else ''}a sandbox that is {sandbox.state}",
+                "wait until it is running",
+            )
+        image, size = None, 0
+        try:
+            if memory:
+                image = ImageId(randomness.token_hex(8))
+                self._saving.add(image)
+                await self._driver.hold(sandbox.id)
+                size = await self._driver.save(sandbox.id, image, await self._token(sandbox.id), own=False)
+            elif sandbox.state is State.RUNNING:
                 await self._driver.pause(sandbox.id)
-            try:
-                layer = await self._driver.commit(sandbox.id)
-            finally:
-                if sandbox.state is State.RUNNING:
-                    await self._driver.resume(sandbox.id)
-            parent = await self._store.template(sandbox.spec.template)
-            return await self._templates.from_layer(tenant, name, parent, layer)
+            return Captured(await self._driver.commit(sandbox.id), image, size)
+        except BaseException:
+            if image is not None:
+                await asyncio.shield(self.release_image(image))
+            raise
+        finally:
+            if sandbox.state is State.RUNNING or memory:
+                await asyncio.shield(self._driver.resume(sandbox.id))
+            if sandbox.state is State.PAUSED and memory:
+                await self._driver.pause(sandbox.id)
+
+    async def release_image(self, image: ImageId) -> None:
+        """An image that was captured is used by a template now, or by nobody."""
+        self._saving.discard(image)
+        await self.sweep_images()
+
+    async def sweep_images(self) -> None:
+        """Remove images that nothing will go on from."""
+        kept = {own_image(s.id) for s in self._registry.all() if s.state in _WITH_IMAGE}
+        kept |= self._saving | await self._templates.images()
+        for image in await self._driver.images() - kept:
+            await self._driver.remove_image(image)
+
+    def locked(self, tenant: TenantId, ref: str) -> "AbstractAsyncContextManager[Sandbox]":
+        """A sandbox that nobody else changes meanwhile. Raises NotFound."""
+        return _Locked(self._registry, tenant, ref)
+
+    async def fork(self, origin: SandboxSpec, template: Template, name: str, ttl: int | None) -> Sandbox:
+        """A sandbox that is what another one was when `template` was made of it, but for who it is."""
+        spec = replace(
+            origin,
+            id=SandboxId(randomness.token_hex(8)),
+            name=name,
+            template=template.id,
+            created_at=self._clock.now(),
+            ttl=ttl if ttl is not None else origin.ttl,
+        )
+        grant = await self._store.grant_of(origin.id)
+        request = CreateRequest(name=name, limits=spec.limits, models=grant.models, forked=True)
+        return await self._make(spec, template, request)
 
     async def set_ttl(self, tenant: TenantId, ref: str, seconds: int | None) -> Sandbox:
         """End its life `seconds` from now, or never."""
         check_ttl(seconds)
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             return await self._registry.set_ttl(sandbox.id, seconds)
 
     async def set_egress(self, tenant: TenantId, ref: str, policy: EgressPolicy) -> None:
         """Replace what a sandbox may reach; open connections that it may no longer have are cut."""
-        async with self._locked(tenant, ref) as sandbox:
+        async with self.locked(tenant, ref) as sandbox:
             changed = await self._registry.set_egress(sandbox.id, policy)
             await self._tell_egress(changed)
 
@@ -509,14 +579,7 @@ class Sandboxes:
         for orphan in await self._driver.known() - owned:
             log.warning("removing %s, which no sandbox owns", orphan)
             await self._driver.remove(orphan)
-        await self._sweep_images()
         await self._templates.prune()
-
-    async def _sweep_images(self) -> None:
-        """Remove images that nothing will go on from."""
-        suspended = {own_image(s.id) for s in self._registry.all() if s.state is State.SUSPENDED}
-        for image in await self._driver.images() - suspended:
-            await self._driver.remove_image(image)
 
     async def _recover_one(self, sandbox: Sandbox) -> None:
         if BUILD in sandbox.spec.attributes:  # nobody is there any more to go on with it
@@ -697,9 +760,6 @@ class Sandboxes:
             await self._gateway.detach(sandbox)
             await self._registry.advance(sandbox, Event.EXITED, reason or "its first process ended")
             self.admission.changed()
-
-    def _locked(self, tenant: TenantId, ref: str) -> "_Locked":
-        return _Locked(self._registry, tenant, ref)
 
     def _free_name(self, tenant: TenantId) -> str:
         for words in (2, 2, 2, 2, 3, 3, 3, 4):

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from corral.engine.ports import Clock, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
-from corral.model.ids import LayerDigest, TemplateId, TenantId, check_template_name
-from corral.model.template import Template, TemplateConfig
+from corral.model.ids import ImageId, LayerDigest, TemplateId, TenantId, check_template_name
+from corral.model.template import MachineState, Origin, Template, TemplateConfig
 
 BASE = "base"
 
@@ -18,6 +18,10 @@ AgentBuilder = Callable[[TenantId, str, Template, Progress], Awaitable[LayerDige
 
 def silent(_: str) -> None:
     """Progress that nobody follows."""
+
+
+async def _nothing() -> None:
+    """Nothing more to prune."""
 
 
 class Templates:
@@ -30,13 +34,15 @@ class Templates:
         clock: Clock,
         build_agent_layer: AgentBuilder,
         on_change: Callable[[], None] = lambda: None,
+        on_prune: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`on_change` is called after a template was added, replaced or removed."""
+        """`on_change` is called after a template was added, replaced or removed, `on_prune` when layers were pruned."""
         self._store = store
         self._layers = layers
         self._clock = clock
         self._build_agent_layer = build_agent_layer
         self._on_change = on_change
+        self._on_prune = on_prune
         self._offered: dict[TenantId, list[Template]] = {}  # nobody else changes them
         self._changes = 0
         self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
@@ -107,17 +113,32 @@ class Templates:
             )
             return await self._keep(tenant, name, image.layers, config, source=f"{reference}@{image.digest}")
 
-    async def from_layer(self, tenant: TenantId, name: str, parent: Template, layer: LayerDigest) -> Template:
+    async def from_layer(
+        self,
+        name: str,
+        parent: Template,
+        layer: LayerDigest,
+        config: TemplateConfig,
+        origin: Origin,
+        memory: MachineState | None,
+    ) -> Template:
         """A template made of another one and a layer on top: a checkpoint."""
         check_free_name(name)
         return await self._keep(
-            tenant,
+            parent.tenant,
             name,
             (*parent.layers, layer),
-            parent.config,
+            config,
             source=f"checkpoint:{parent.name}",
             parent=parent,
+            memory=memory,
+            origin=origin,
         )
+
+    async def images(self) -> set[ImageId]:
+        """Machine images of all templates that sandboxes can be made from."""
+        offered = [*await self._store.templates(), *self._hidden.values()]
+        return {template.memory.image for template in offered if template.memory is not None}
 
     async def tag(self, tenant: TenantId, ref: str, name: str) -> Template:
         """The same template under another name; a template of that name is replaced."""
@@ -142,9 +163,14 @@ class Templates:
 
     @contextlib.asynccontextmanager
     async def hidden(
-        self, tenant: TenantId, layers: tuple[LayerDigest, ...], config: TemplateConfig
+        self,
+        tenant: TenantId,
+        layers: tuple[LayerDigest, ...],
+        config: TemplateConfig,
+        memory: MachineState | None = None,
     ) -> AsyncIterator[Template]:
-        """Within it, a template that nobody is shown and sandboxes can be made from by its id: a step of a build."""
+        """Within it, a template that nobody is shown and sandboxes can be made from by its id: a step of a build, or what
+        forks are made from."""
         template = Template(
             id=TemplateId(randomness.token_hex(8)),
             tenant=tenant,
@@ -154,6 +180,7 @@ class Templates:
             size=0,
             created_at=self._clock.now(),
             source="build",
+            memory=memory,
         )
         await self._store.add_hidden_template(template)
         self._hidden[template.id] = template
@@ -203,6 +230,7 @@ class Templates:
             if not self._hidden:
                 await self._store.forget_templates()
             await self._layers.prune(await self._store.layers_in_use())
+            await self._on_prune()
 
     async def _keep(
         self,
@@ -213,6 +241,8 @@ class Templates:
         *,
         source: str,
         parent: Template | None = None,
+        memory: MachineState | None = None,
+        origin: Origin | None = None,
     ) -> Template:
         for former in await self.list(tenant):
             if former.name == name:
@@ -229,6 +259,8 @@ class Templates:
             created_at=self._clock.now(),
             source=source,
             parent=parent.id if parent else None,
+            memory=memory,
+            origin=origin,
         )
         await self._store.add_template(template)
         self._changed(tenant)

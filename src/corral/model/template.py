@@ -3,14 +3,17 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from corral.model.ids import LayerDigest, TemplateId, TenantId
+from corral.model.ids import ImageId, LayerDigest, SandboxId, TemplateId, TenantId
+from corral.model.sandbox import Isolation, Limits
+from corral.model.service import Service
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateConfig:
     """How a sandbox of the template is run. `sudo` lets its user become the sandbox's root.
 
-    `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds.
+    `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds. `services` are started
+    after it.
     """
 
     env: dict[str, str] = field(default_factory=dict)
@@ -19,6 +22,30 @@ class TemplateConfig:
     sudo: bool = True
     start_command: tuple[str, ...] = ()
     ready_command: tuple[str, ...] = ()
+    services: tuple[Service, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    """What runs in every sandbox of a template from its first moment on: an image of a sandbox's memory, of `size` bytes,
+    which goes on under the same runtime and limits only. `services` run in it already.
+    """
+
+    image: ImageId
+    isolation: Isolation
+    runtime: str
+    limits: Limits
+    size: int
+    services: tuple[Service, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a checkpoint was made from: the sandbox's name and id, and by whom (empty: the daemon itself)."""
+
+    sandbox: str
+    sandbox_id: SandboxId
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +61,5 @@ class Template:
     created_at: datetime
     source: str = ""
     parent: TemplateId | None = None
+    memory: MachineState | None = None
+    origin: Origin | None = None

@@ -9,12 +9,29 @@ from corral.model.binding import Absent, Mode, Place
 from corral.model.budget import Scope, Window
 from corral.model.capacity import Resource
 from corral.model.lifecycle import State
+from corral.model.sandbox import Isolation
 from corral.model.secrets import MAX_SECRET, Provider, SecretForm
 from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
 
 MAX_PRICE = 10**12
 Price = Annotated[int, Field(ge=0, le=MAX_PRICE)]
+
+
+class TemplateMemory(Reply):
+    """Saved processes: sandboxes go on from them under this runtime and these limits."""
+
+    isolation: Isolation
+    runtime: str
+    size: int = Field(description="Bytes on disk.")
+
+
+class TemplateOrigin(Reply):
+    """What a checkpoint was made of, and by whom."""
+
+    sandbox: str
+    sandbox_id: str
+    by: str
 
 
 class TemplateInfo(Reply):
@@ -33,6 +50,13 @@ class TemplateInfo(Reply):
     source: str = Field(description="What it was made from.")
     parent: str | None = None
     created_at: Time
+    services: list[str] = Field(
+        default=[], description="Names of what is started in each sandbox beside that."
+    )
+    memory: TemplateMemory | None = Field(
+        default=None, description="The processes that every sandbox of it begins with; null for none."
+    )
+    origin: TemplateOrigin | None = Field(default=None, description="The sandbox that it is a checkpoint of.")
 
 
 class TemplateList(Reply):
@@ -68,6 +92,10 @@ class Checkpoint(Request):
 
     sandbox: Ref
     name: Name
+    memory: bool = Field(
+        default=False,
+        description="With its running processes, which go on in each sandbox made from it. gVisor only.",
+    )
 
 
 class _BindingFields(BaseModel):

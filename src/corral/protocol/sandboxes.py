@@ -263,6 +263,28 @@ class PauseSandbox(Request):
     )
 
 
+class ForkSandbox(Request):
+    """How many sandboxes to make of one."""
+
+    count: int = Field(default=1, ge=1, le=100)
+    name: Name | None = Field(
+        default=None, description="They are called `NAME-1`, `NAME-2` … Default: the first's name."
+    )
+    ttl: Seconds | None = Field(
+        default=None, description="Seconds until each is removed. Default: as the first's."
+    )
+    files_only: bool = Field(default=False, description="Leave its processes behind.")
+
+
+class Forks(Reply):
+    """New sandboxes that are what the first one was. Each has a name, network, token and limits of its own."""
+
+    sandboxes: list[SandboxInfo]
+    memory: bool = Field(
+        description="Their processes go on where the first one's were; else they have its files only."
+    )
+
+
 class SetTtl(Request):
     """A new time to live."""
 

@@ -163,6 +163,23 @@ def resume_sandbox(ref: str) -> Call[sandboxes.SandboxInfo]:
     return _change(ref, "resume")
 
 
+def fork_sandbox(
+    ref: str,
+    count: int = 1,
+    *,
+    name: str | None = None,
+    ttl: int | None = None,
+    files_only: bool = False,
+) -> Call[sandboxes.Forks]:
+    """Make `count` sandboxes that are what this one is now, each with a name, network, token and limits of its own.
+
+    Under gVisor their processes go on where this one's are, unless `files_only`; elsewhere they have its files. They are
+    called `NAME-1`, `NAME-2` and so on, after `name` or this one. All are made, or none.
+    """
+    body = build(sandboxes.ForkSandbox, count=count, files_only=files_only, **_given(name=name, ttl=ttl))
+    return Call(post(url("sandboxes", ref, "fork"), body, quick=False), reply(sandboxes.Forks))
+
+
 def remove_sandbox(ref: str) -> Call[None]:
     """Kill its processes and remove all that is left of it, its files included."""
     return Call(post(url("sandboxes", ref), method="DELETE", quick=False), _done)
@@ -341,9 +358,9 @@ def build_template(
     return LongCall(request, reply(catalog.TemplateInfo), progress)
 
 
-def checkpoint(ref: str, name: str) -> Call[catalog.TemplateInfo]:
-    """A template of a sandbox's files as they are now."""
-    body = build(catalog.Checkpoint, sandbox=ref, name=name)
+def checkpoint(ref: str, name: str, *, memory: bool = False) -> Call[catalog.TemplateInfo]:
+    """A template of a sandbox as it is now: its files, and with `memory` its running processes (isolation gvisor)."""
+    body = build(catalog.Checkpoint, sandbox=ref, name=name, memory=memory)
     return Call(post(url("templates", "checkpoint"), body, quick=False), reply(catalog.TemplateInfo))
 
 

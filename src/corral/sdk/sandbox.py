@@ -290,6 +290,13 @@ class Sandbox(SandboxState):
         """Let it go on after a pause."""
         return self._now(self.client.resume_sandbox(self.id))
 
+    def fork(
+        self, count: int = 1, *, name: str | None = None, files_only: bool = False
+    ) -> builtins.list[Self]:
+        """Make sandboxes that are what this one is now: with its processes under gVisor, with its files elsewhere."""
+        forks = self.client.fork_sandbox(self.id, count, name=name, files_only=files_only)
+        return [type(self)(info, self.client) for info in forks.sandboxes]
+
     def refresh(self) -> Self:
         """Ask for its state again."""
         return self._now(self.client.get_sandbox(self.id))

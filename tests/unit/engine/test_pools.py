@@ -177,12 +177,12 @@ async def test_a_failed_provision_leaves_nothing(warm: Warm) -> None:
 
 async def test_spares_go_with_the_template_that_they_were_made_of(warm: Warm) -> None:
     await warm.create("one")
-    await warm.engine.checkpoint(DEFAULT_TENANT, "one", "mine")
+    await warm.world.checkpoints.make(DEFAULT_TENANT, "one", "mine")
     await warm.pools.set(DEFAULT_TENANT, "mine", 2)
     await warm.look()
     before = {spare.id for spare in warm.spares()}
     await warm.create("other")
-    await warm.engine.checkpoint(DEFAULT_TENANT, "other", "mine")
+    await warm.world.checkpoints.make(DEFAULT_TENANT, "other", "mine")
     made = await warm.create("two", wanted=CreateRequest(template="mine"))
     assert made.id not in before
     await warm.look()

@@ -10,6 +10,7 @@ import pytest
 
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
+from corral.engine.checkpoints import Checkpoints
 from corral.engine.events import Events
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
@@ -54,6 +55,7 @@ class World:
     """States that a crash in the middle of each provision would have left in the store."""
     registry: Registry = field(init=False)
     templates: Templates = field(init=False)
+    checkpoints: Checkpoints = field(init=False)
     """Parts of the engine that was made last."""
 
     def engine(self) -> Sandboxes:
@@ -92,8 +94,10 @@ class World:
             rules=lambda: self.rules,
         )
         self.registry = registry
-        self.templates = Templates(self.store, self.layers, self.clock, no_agent)
-        return Sandboxes(
+        self.templates = Templates(
+            self.store, self.layers, self.clock, no_agent, on_prune=lambda: made.sweep_images()
+        )
+        made = Sandboxes(
             store=self.store,
             driver=self.driver,
             gateway=self.gateway,
@@ -112,6 +116,14 @@ class World:
             on_up=Services(processes).start,
             on_leave=processes.leave,
         )
+        self.checkpoints = Checkpoints(
+            store=self.store,
+            sandboxes=made,
+            templates=self.templates,
+            registry=registry,
+            can_save=self.driver.saves_memory,
+        )
+        return made
 
 
 @pytest.fixture
@@ -315,18 +327,18 @@ async def test_one_that_does_not_answer_after_a_restart_is_still_watched(world: 
 async def test_checkpoint_thaws_whatever_happens(world: World) -> None:
     engine = world.engine()
     sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
-    template = await engine.checkpoint(DEFAULT_TENANT, "one", "mark")
+    template = await world.checkpoints.make(DEFAULT_TENANT, "one", "mark")
     assert template.layers[:-1] == (FakeLayers.BASE,)
     world.driver.fail_at = {"commit"}
     with pytest.raises(CorralError):
-        await engine.checkpoint(DEFAULT_TENANT, "one", "mark2")
+        await world.checkpoints.make(DEFAULT_TENANT, "one", "mark2")
     assert world.driver.state[sandbox.id] is DriverStatus.RUNNING
 
 
 async def test_layers_of_a_removed_template_go_with_its_last_sandbox(world: World) -> None:
     engine = world.engine()
     await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
-    layer = (await engine.checkpoint(DEFAULT_TENANT, "one", "mark")).layers[-1]
+    layer = (await world.checkpoints.make(DEFAULT_TENANT, "one", "mark")).layers[-1]
     await engine.create(DEFAULT_TENANT, CreateRequest(name="two", template="mark"))
     await engine._templates.remove(DEFAULT_TENANT, "mark")
     assert world.layers.kept == {FakeLayers.BASE, layer}
@@ -342,7 +354,7 @@ async def test_a_checkpoint_under_a_bad_name_makes_nothing(
     await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
     world.driver.fail_at = {"commit"}
     with pytest.raises(error):
-        await engine.checkpoint(DEFAULT_TENANT, "one", name)
+        await world.checkpoints.make(DEFAULT_TENANT, "one", name)
 
 
 # -- room -------------------------------------------------------------------------------------------------------------

@@ -87,3 +87,42 @@ async def test_a_crash_at_any_point_is_finished_or_undone(
     alive = then is State.RUNNING
     assert world.driver.state[box.id] is (DriverStatus.RUNNING if alive else DriverStatus.STOPPED)
     assert world.driver.saved == ({own_image(box.id)} if then is State.SUSPENDED else set())
+
+
+async def test_all_forks_are_made_or_none(world: World) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one", labels={"a": "b"}, ttl=60))
+    made = await world.checkpoints.fork(DEFAULT_TENANT, "one", 2)
+    assert made.memory
+    assert [fork.spec.name for fork in made.sandboxes] == ["one-1", "one-2"]
+    assert all(fork.spec.labels == {"a": "b"} and fork.spec.ttl == 60 for fork in made.sandboxes)
+    tokens = {(await world.store.grant_of(each.id)).token_hash for each in (box, *made.sandboxes)}
+    assert len(tokens) == 3
+    assert world.driver.saved == set()
+    before = set(world.driver.state)
+    world.driver.fail_at = {"start"}
+    with pytest.raises(HostError):
+        await world.checkpoints.fork(DEFAULT_TENANT, "one", 3)
+    assert set(world.driver.state) == before
+    assert world.driver.state[box.id] is DriverStatus.RUNNING
+    assert world.driver.saved == set()
+    assert [template.name for template in await world.store.templates()] == ["base"]
+
+
+@pytest.mark.parametrize("step", ["hold", "save", "commit"])
+async def test_a_capture_that_fails_leaves_no_image(world: World, step: str) -> None:
+    engine = world.engine()
+    box = await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    world.driver.fail_at = {step}
+    with pytest.raises(HostError):
+        await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True)
+    assert world.driver.saved == set()
+    assert world.driver.state[box.id] is DriverStatus.RUNNING
+    world.driver.fail_at = set()
+    made = await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True, by="me")
+    assert made.memory is not None
+    assert made.origin is not None
+    assert (made.origin.sandbox, made.origin.by) == ("one", "me")
+    assert world.driver.saved == {made.memory.image}
+    await world.templates.remove(DEFAULT_TENANT, "warm")
+    assert world.driver.saved == set()

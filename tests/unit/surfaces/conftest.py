@@ -662,7 +662,9 @@ class FakeEngine:
         self.sandboxes.get(tenant, ref)
         return self.files
 
-    async def checkpoint(self, tenant: TenantId, ref: str, name: str) -> Template:
+    async def checkpoint(
+        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+    ) -> Template:
         self.sandboxes.get(tenant, ref)
         return template(name)
 

@@ -1,0 +1,156 @@
+"""Checkpoints and forks: what is in a sandbox at one moment, for others to start from."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from corral.engine.ports import Progress, Store
+from corral.engine.registry import Registry
+from corral.engine.sandboxes import Captured, Sandboxes
+from corral.engine.templates import Templates, check_free_name, silent
+from corral.errors import InvalidInput
+from corral.model.ids import TenantId, check_name
+from corral.model.lifecycle import State
+from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.service import START
+from corral.model.template import MachineState, Origin, Template, TemplateConfig
+
+MAX_FORKS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """New sandboxes; `memory`: their processes go on where those of the first one were."""
+
+    sandboxes: list[Sandbox]
+    memory: bool
+
+
+class Checkpoints:
+    """Makes templates and sandboxes out of sandboxes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        sandboxes: Sandboxes,
+        templates: Templates,
+        registry: Registry,
+        can_save: Callable[[str], bool],
+    ) -> None:
+        """`can_save` as `Driver.saves_memory`."""
+        self._store = store
+        self._sandboxes = sandboxes
+        self._templates = templates
+        self._registry = registry
+        self._can_save = can_save
+
+    async def make(
+        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+    ) -> Template:
+        """A template of a sandbox as it is now, which stands still for that moment: its files, and with `memory` its
+        processes. Raises Conflict, Unsupported, DiskFull."""
+        check_free_name(name)
+        async with self._templates.holding_layers():
+            async with self._sandboxes.locked(tenant, ref) as sandbox:
+                captured = await self._sandboxes.capture(sandbox, memory=memory)
+            try:
+                parent = await self._store.template(sandbox.spec.template)
+                config = checkpoint_config(parent.config, sandbox.spec)
+                origin = Origin(sandbox.spec.name, sandbox.id, by)
+                return await self._templates.from_layer(
+                    name, parent, captured.layer, config, origin, machine_state(sandbox.spec, captured)
+                )
+            finally:
+                await self._settle(captured)
+
+    async def fork(
+        self,
+        tenant: TenantId,
+        ref: str,
+        count: int = 1,
+        *,
+        name: str | None = None,
+        ttl: int | None = None,
+        files_only: bool = False,
+        progress: Progress = silent,
+    ) -> Forked:
+        """`count` sandboxes that are what this one is now, each with a name, a network, a token and limits of its own.
+
+        Their processes go on where the runtime can save memory, else they have its files. All are made, or none.
+        """
+        if not 1 <= count <= MAX_FORKS:
+            raise InvalidInput(f"{count} forks are not possible", f"give 1 to {MAX_FORKS}")
+        if name is not None:
+            check_name(name)
+        async with self._templates.holding_layers():
+            async with self._sandboxes.locked(tenant, ref) as sandbox:
+                memory = (
+                    not files_only
+                    and self._can_save(sandbox.spec.runtime)
+                    and sandbox.state in (State.RUNNING, State.PAUSED)
+                )
+                captured = await self._sandboxes.capture(sandbox, memory=memory)
+            progress(f"{sandbox.spec.name} is captured; starting {count}")
+            try:
+                made = await self._spread(
+                    sandbox, captured, self._names(tenant, name or sandbox.spec.name, count), ttl
+                )
+            finally:
+                await self._settle(captured)
+            return Forked(made, memory)
+
+    async def _spread(
+        self, origin: Sandbox, captured: Captured, names: list[str], ttl: int | None
+    ) -> list[Sandbox]:
+        parent = await self._store.template(origin.spec.template)
+        state = machine_state(origin.spec, captured)
+        layers = (*parent.layers, captured.layer)
+        made: list[Sandbox] = []
+
+        async def one(template: Template, name: str) -> None:
+            made.append(await self._sandboxes.fork(origin.spec, template, name, ttl))
+
+        async with self._templates.hidden(origin.spec.tenant, layers, parent.config, state) as template:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for name in names:
+                        group.create_task(one(template, name))
+            except BaseException as error:
+                for sandbox in made:
+                    await asyncio.shield(self._sandboxes.remove(origin.spec.tenant, sandbox.id))
+                if isinstance(error, BaseExceptionGroup):
+                    raise error.exceptions[0] from error
+                raise
+        return sorted(made, key=lambda sandbox: names.index(sandbox.spec.name))
+
+    async def _settle(self, captured: Captured) -> None:
+        if captured.image is not None:
+            await asyncio.shield(self._sandboxes.release_image(captured.image))
+
+    def _names(self, tenant: TenantId, stem: str, count: int) -> list[str]:
+        """Free names: `stem-1`, `stem-2`, …"""
+        found: list[str] = []
+        number = 0
+        while len(found) < count:
+            number += 1
+            suffix = f"-{number}"
+            name = stem[: 63 - len(suffix)] + suffix
+            if not self._registry.taken(tenant, name):
+                found.append(name)
+        return found
+
+
+def checkpoint_config(parent: TemplateConfig, spec: SandboxSpec) -> TemplateConfig:
+    """How sandboxes of a checkpoint are run: as the one that it was made of was."""
+    services = tuple(service for service in spec.services if service.name != START)
+    return replace(parent, env=spec.env, user=spec.user, workdir=spec.workdir, services=services)
+
+
+def machine_state(spec: SandboxSpec, captured: Captured) -> MachineState | None:
+    """What runs in sandboxes that are made from what was captured."""
+    if captured.image is None:
+        return None
+    return MachineState(
+        captured.image, spec.isolation, spec.runtime, spec.limits, captured.size, spec.services
+    )
