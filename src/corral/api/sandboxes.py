@@ -22,7 +22,7 @@ from corral.model.events import ApprovalEvent, Event
 from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
 from corral.model.project import Setup, SetupStep
-from corral.model.sandbox import Limits
+from corral.model.sandbox import IdlePolicy, Limits
 from corral.model.service import Service
 from corral.policy.push import parse_push_rule
 from corral.policy.repos import parse_repo
@@ -83,6 +83,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         setup=None if body.setup is None else _setup(body.setup),
         services=tuple(_service(item) for item in body.services),
         budget=body.budget,
+        idle=IdlePolicy(body.idle_pause, body.idle_stop),
         queue=body.queue,
         queue_timeout=body.queue_timeout,
         repos=tuple(parse_repo(text) for text in body.git_repos),

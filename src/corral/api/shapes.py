@@ -43,6 +43,8 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         agent=spec.agent,
         repo=spec.repo,
         branch=spec.branch,
+        idle_pause=None if spec.idle.pause is None else int(spec.idle.pause),
+        idle_stop=None if spec.idle.stop is None else int(spec.idle.stop),
         created_at=spec.created_at,
         changed_at=value.changed_at,
     )

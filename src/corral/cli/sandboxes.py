@@ -89,6 +89,12 @@ def create_options(command: F) -> F:
             help="What it may push, such as allow:feature/* or deny:main.",
         ),
         click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
+        click.option(
+            "--idle-pause", type=Duration(), help="Pause it after this time without use; 0 for never."
+        ),
+        click.option(
+            "--idle-stop", type=Duration(), help="Stop it after this time without use; 0 for never."
+        ),
         click.option("--queue", is_flag=True, help="Wait in a fair queue if the host has no room for it."),
         click.option("--queue-timeout", type=Duration(), help="Wait that long at most. Default: no end."),
         click.option(
@@ -126,6 +132,8 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
         "budget": values["budget"],
+        "idle_pause": None if values["idle_pause"] is None else int(values["idle_pause"]),
+        "idle_stop": None if values["idle_stop"] is None else int(values["idle_stop"]),
         "queue": values["queue"] or values["queue_timeout"] is not None,
         "queue_timeout": None if values["queue_timeout"] is None else max(1, int(values["queue_timeout"])),
         "git_repos": values["git_repo"],
@@ -274,6 +282,8 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("environment", ", ".join(sorted(info.env))),
             ("budget", budget_line(app.client.budget(info.id))),
             ("time to live", f"{info.ttl} s" if info.ttl else None),
+            ("idle: paused after", f"{info.idle_pause} s" if info.idle_pause else None),
+            ("idle: stopped after", f"{info.idle_stop} s" if info.idle_stop else None),
             ("created", info.created_at.isoformat(timespec="seconds")),
         ]
     )

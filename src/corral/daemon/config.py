@@ -24,6 +24,8 @@ from corral.policy.push import MAX_RULES, parse_push_rule
 
 _RULES = Rules()
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -69,6 +71,10 @@ class Config:
     reserve_disk: int = _RULES.reserve_disk
     tenant_sandboxes: int | None = None
     tenant_memory: int | None = None
+    idle_pause: float = 0.0
+    idle_stop: float = 0.0
+    pressure_action: str = "pause"
+    pressure_idle: float = 600.0
 
     @property
     def rules(self) -> Rules:
@@ -258,6 +264,28 @@ def _count(name: str) -> Callable[[Any], int | None]:
     return lambda value: None if str(value).strip().lower() in ("none", "default", "") else number(value)
 
 
+def _time(name: str, default: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        text = str(value).strip().lower()
+        if text in ("", "default"):
+            return default
+        found = _TIME.fullmatch(text)
+        if found is None or float(found[1]) * _SECONDS[found[2]] > 365 * 86400:
+            raise InvalidInput(
+                f"{name} {text[:40]!r} is not a time", "give seconds, or a time such as 30m; 0 for never"
+            )
+        return float(found[1]) * _SECONDS[found[2]]
+
+    return parse
+
+
+def _pressure(value: Any) -> str:
+    text = str(value).strip().lower() or "pause"
+    if text not in ("none", "pause", "stop"):
+        raise InvalidInput(f"pressure.action {text[:40]!r} is not valid", "give pause, stop or none")
+    return text
+
+
 def _or_none(value: Any) -> Any:
     return "none" if value is None else value
 
@@ -322,6 +350,10 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "reserve.memory": ("reserve_memory", _size("reserve.memory", _RULES.reserve_memory)),
     "reserve.disk": ("reserve_disk", _size("reserve.disk", _RULES.reserve_disk)),
     "tenant.sandboxes": ("tenant_sandboxes", _count("tenant.sandboxes")),
+    "idle.pause": ("idle_pause", _time("idle.pause", 0.0)),
+    "idle.stop": ("idle_stop", _time("idle.stop", 0.0)),
+    "pressure.action": ("pressure_action", _pressure),
+    "pressure.idle": ("pressure_idle", _time("pressure.idle", 600.0)),
     "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
     "approvals.deadline": ("approval_limit", _number("approvals.deadline", DEFAULT_LIMIT, MAX_DEADLINE)),
     "approvals.unattended": (

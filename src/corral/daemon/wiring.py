@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
@@ -49,16 +50,18 @@ from corral.engine.sandboxes import Sandboxes
 from corral.engine.services import Services
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
+from corral.engine.vigil import Pressure, Vigil
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
-from corral.host.capacity import room
+from corral.host.capacity import room, waiting_percent
 from corral.host.tasks import TaskOwner
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
-from corral.model.sandbox import Sandbox
+from corral.model.sandbox import IdlePolicy, Sandbox
 from corral.model.secrets import Secret, SecretForm
 from corral.network.networks import Networks
+from corral.policy.idle import Step
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
 from corral.policy.rules import with_bindings
@@ -85,6 +88,10 @@ class _Machine:
     def room(self) -> Room:
         """As Machine says."""
         return room(self._disks)
+
+    def waiting_percent(self) -> float | None:
+        """As Machine says."""
+        return waiting_percent()
 
 
 class Daemon:
@@ -225,8 +232,19 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     templates = Templates(
         store, layers, clock, agents.build_layer, lambda: pools.wake(), lambda: sandboxes.sweep_images()
     )
+    activity = Activity()
+
+    async def wake(sandbox: Sandbox) -> None:
+        await sandboxes.resume(sandbox.spec.tenant, sandbox.id)
+
     processes = Processes(
-        driver=driver, registry=registry, clock=clock, tasks=tasks, environment=agents.environment
+        driver=driver,
+        registry=registry,
+        clock=clock,
+        tasks=tasks,
+        environment=agents.environment,
+        touch=activity.touch,
+        wake=wake,
     )
     stack.callback(processes.detach)
     inspector = PushInspector(
@@ -266,11 +284,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         await agents.configure(sandbox)
         await repos.bring_in(sandbox, request)
 
-    activity = Activity()
+    machine = _Machine(places)
     admission = Admission(
         registry=registry,
         driver=driver,
-        machine=_Machine(places),
+        machine=machine,
         activity=activity,
         tasks=tasks,
         rules=lambda: config.value.rules,
@@ -336,6 +354,21 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await sandboxes.recover()
     await pools.load()
     tasks.start(sandboxes.sweep(), name="ttl")
+    vigil = Vigil(
+        sandboxes=sandboxes,
+        processes=processes,
+        registry=registry,
+        driver=driver,
+        store=store,
+        machine=machine,
+        activity=activity,
+        admission=admission,
+        rules=lambda: config.value.rules,
+        idle=lambda: IdlePolicy(config.value.idle_pause, config.value.idle_stop),
+        pressure=lambda: Pressure(Step(config.value.pressure_action), config.value.pressure_idle),
+        now=time.monotonic,
+    )
+    tasks.start(vigil.run(), name="vigil")
     tasks.start(permissions.sweep(), name="permissions")
     tasks.start(pools.run(), name="warm pools")
 
@@ -380,6 +413,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         new_api_key=new_api_key,
         sandbox_token=sandbox_token,
         webhook_key=store.webhook_key,
+        touch=activity.touch,
         follow_events=events.follow,
         port_token=port_token,
     )

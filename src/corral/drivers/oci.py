@@ -32,6 +32,7 @@ from corral.drivers.oci_start import kill_all, start_over, starting
 from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener, Saved
 from corral.errors import Conflict, HostError, Unsupported
 from corral.host import mounts, namespaces
+from corral.host.capacity import network_bytes
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
 from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId, is_id
@@ -41,7 +42,7 @@ from corral.model.template import Template
 from corral.network.networks import Networks
 from corral.network.pair import GATEWAY_ADDRESS
 from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files
-from corral.oci.runtime import Runtime
+from corral.oci.runtime import Runtime, read_pid
 from corral.rootfs.machine_images import MachineImages
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.store import RootStore
@@ -289,6 +290,17 @@ class OciDriver:
             disk=disk,
             oom_kills=usage.oom_kills,
         )
+
+    def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
+        """As Driver says."""
+        return self._cgroup(sandbox).cpu_usec(), network_bytes(read_pid(self._place(sandbox).pid))
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        """As Driver says."""
+        try:
+            return self._cgroup(sandbox).oom_kills()
+        except OSError:
+            return 0
 
     async def guest(self, sandbox: SandboxId) -> GuestLink:
         """As Driver says."""

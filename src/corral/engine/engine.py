@@ -79,6 +79,7 @@ class Engine:
     new_api_key: Callable[[TenantId, str], Awaitable[Secret]]
     sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
     webhook_key: Callable[[], Awaitable[Secret]]
+    touch: Callable[[SandboxId], None]
     follow_events: Callable[[TenantId, int | None], AsyncGenerator[Event, None]]
     port_token: Callable[[SandboxId, int | None], Awaitable[Secret]]
 
@@ -96,6 +97,7 @@ class Engine:
         if sandbox.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
             hint = "resume it" if sandbox.state is State.SUSPENDED else "wait until it is running"
             raise Conflict(f"sandbox {sandbox.spec.name} is {sandbox.state}", hint)
+        self.touch(sandbox.id)
         return self.driver.files(sandbox.spec)
 
     async def denials(self, tenant: TenantId, ref: str) -> list[dict[str, Any]]:

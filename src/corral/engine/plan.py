@@ -18,7 +18,7 @@ from corral.model.ids import (
     check_user,
 )
 from corral.model.project import Setup
-from corral.model.sandbox import Expiry, Isolation, Limits, SandboxSpec
+from corral.model.sandbox import Expiry, IdlePolicy, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template, TemplateConfig
 from corral.policy.budget import checked_cap
@@ -40,6 +40,7 @@ class CreateRequest:
     names other environment variables for their placeholders. `repo` is a directory of the host or an https URL, `branch`
     is `auto` (a branch `corral/<name>`) or a branch's name. `budget` caps what its model calls may cost, in millionths of
     a US dollar. With `queue` it waits for room, `queue_timeout` seconds at most, rather than be refused.
+    `idle` says when it is paused and stopped while nobody uses it.
     `repos` are git repositories that it may use, with or without the secret that opens each;
     `push` says what it may push. `services` are started beside what the template starts. `setup`
     is done for the repository before, where it was not.
@@ -69,6 +70,7 @@ class CreateRequest:
     attributes: dict[str, str] = field(default_factory=dict)
     queue: bool = False
     queue_timeout: float | None = None
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
     services: tuple[Service, ...] = ()
@@ -92,6 +94,8 @@ def checked(request: CreateRequest) -> CreateRequest:
     if request.limits is not None:
         request.limits.checked()
     check_ttl(request.ttl)
+    for wait in (request.idle.pause, request.idle.stop):
+        check_idle(wait)
     if len(request.allow) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
     if len(request.deny) > MAX_ALLOW:
@@ -136,6 +140,14 @@ def check_ttl(ttl: int | None) -> None:
     """Raise InvalidInput for a time to live out of 1 second to 365 days."""
     if ttl is not None and not 1 <= ttl <= MAX_TTL:
         raise InvalidInput(f"ttl {ttl} is out of range", f"use 1 to {MAX_TTL} seconds")
+
+
+def check_idle(seconds: float | None) -> None:
+    """Raise InvalidInput for a wait out of 1 second to 365 days, 0 for never."""
+    if seconds and not 1 <= seconds <= MAX_TTL:
+        raise InvalidInput(
+            f"an idle time of {seconds:g} is out of range", f"use 1 to {MAX_TTL} seconds, 0 for never"
+        )
 
 
 def choose_runtime(
@@ -234,6 +246,7 @@ def build_spec(
         branch=request.branch,
         expiry=request.expiry,
         attributes=request.attributes,
+        idle=request.idle,
         repos=request.repos,
         push=request.push,
         spare=spare,

@@ -268,6 +268,12 @@ class Driver(Protocol):
     async def stats(self, sandbox: SandboxId) -> Stats:
         """What it uses now."""
 
+    def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
+        """CPU microseconds and bytes of the network since its start: quick, for a running sandbox. Raises OSError."""
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        """How many of its processes the kernel has killed for want of memory; 0 where it does not tell. At once."""
+
     async def guest(self, sandbox: SandboxId) -> GuestLink:
         """The link to PID 1 of a running sandbox."""
 
@@ -663,6 +669,9 @@ class Machine(Protocol):
 
     def room(self) -> Room:
         """What it has and what of it is free now; at once."""
+
+    def waiting_percent(self) -> float | None:
+        """Share of the last ten seconds in which some process waited for memory; None where the kernel does not tell."""
 
 
 class Clock(Protocol):

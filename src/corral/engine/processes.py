@@ -14,6 +14,7 @@ from corral.model.ids import ProcessId, SandboxId, TenantId, check_env, check_gu
 from corral.model.lifecycle import State
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.sandbox import Sandbox
+from corral.policy.idle import wakes_on_use
 from corral.wire import guest
 
 CHUNK = 128 * 1024
@@ -75,14 +76,25 @@ class Processes:
     """All processes of all running sandboxes."""
 
     def __init__(
-        self, *, driver: Driver, registry: Registry, clock: Clock, tasks: TaskOwner, environment: Environment
+        self,
+        *,
+        driver: Driver,
+        registry: Registry,
+        clock: Clock,
+        tasks: TaskOwner,
+        environment: Environment,
+        touch: Callable[[SandboxId], None] = lambda _: None,
+        wake: Callable[[Sandbox], Awaitable[None]] | None = None,
     ) -> None:
-        """`environment` gives the variables that every process of a sandbox has."""
+        """`environment` gives the variables that every process of a sandbox has; `touch` hears of each use; `wake` lets a
+        sandbox go on that the host has paused since nobody used it."""
         self._driver = driver
         self._registry = registry
         self._clock = clock
         self._tasks = tasks
         self._environment = environment
+        self._touch = touch
+        self._wake = wake
         self._sessions: dict[SandboxId, tuple[Session, dict[str, str]]] = {}
 
     # -- sessions ---------------------------------------------------------------------------------------------------
@@ -91,7 +103,12 @@ class Processes:
         """Take up the conversation with a sandbox that runs; a paused one answers only once it is resumed. Idempotent."""
         if sandbox.id in self._sessions or sandbox.state is State.PAUSED:
             return
-        session = Session(await self._driver.guest(sandbox.id), self._tasks, sandbox.id)
+        session = Session(
+            await self._driver.guest(sandbox.id),
+            self._tasks,
+            sandbox.id,
+            lambda: self._driver.oom_kills(sandbox.id),
+        )
         self._sessions[sandbox.id] = session, await self._environment(sandbox)
         try:
             await session.open()
@@ -232,9 +249,16 @@ class Processes:
         """Kill it and everything that it started."""
         await self.signal(tenant, ref, process, signals.SIGKILL)
 
+    def written_by(self, sandbox: SandboxId) -> int:
+        """Bytes of output that all its processes have told of."""
+        session, _ = self._sessions.get(sandbox, (None, None))
+        lives = session.processes.values() if session else ()
+        return sum(live.report.stdout + live.report.stderr for live in lives if live.report)
+
     # -- parts ------------------------------------------------------------------------------------------------------
 
     async def _start(self, tenant: TenantId, ref: str, request: StartRequest) -> tuple[Session, Live]:
+        await self._wake_idle(tenant, ref)
         sandbox, session = self._session(tenant, ref)
         if sandbox.state is State.PAUSED:
             raise _not_running(sandbox)
@@ -248,8 +272,16 @@ class Processes:
         self._watch_timeout(sandbox.id, session, live)
         return session, live
 
+    async def _wake_idle(self, tenant: TenantId, ref: str) -> None:
+        sandbox = self._registry.find(tenant, ref)
+        at_rest = sandbox.state in (State.PAUSED, State.SUSPENDED) and wakes_on_use(sandbox.reason)
+        if at_rest and self._wake is not None:
+            await self._wake(sandbox)
+
     def _session(self, tenant: TenantId, ref: str) -> tuple[Sandbox, Session]:
         sandbox = self._registry.find(tenant, ref)
+        self._touch(sandbox.id)
+        self._touch(sandbox.id)
         found = self._sessions.get(sandbox.id)
         if found is None:
             raise _not_running(sandbox)

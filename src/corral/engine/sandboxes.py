@@ -334,28 +334,49 @@ class Sandboxes:
         self._activity.touch(sandbox.id)
         return started
 
-    async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
-        """End its processes: TERM, KILL after `grace` seconds. Its files stay."""
+    async def stop(
+        self,
+        tenant: TenantId,
+        ref: str,
+        grace: float = 10.0,
+        *,
+        reason: str = "",
+        only_if: Callable[[], bool] = lambda: True,
+    ) -> Sandbox:
+        """End its processes: TERM, KILL after `grace` seconds. Its files stay. `reason` is kept for those who ask; nothing is
+        done if `only_if` says no once its turn has come."""
         async with self.locked(tenant, ref) as sandbox:
+            if not only_if():
+                return sandbox
             if sandbox.state is State.SUSPENDED:
-                stopped = await self._registry.advance(sandbox.id, Event.STOP)
+                stopped = await self._registry.advance(sandbox.id, Event.STOP, reason)
                 await self._driver.remove_image(own_image(sandbox.id))
                 return stopped
             if sandbox.state not in (State.RUNNING, State.PAUSED):
                 return await self._registry.advance(sandbox.id, Event.STOP)
             await self._before_down(sandbox)
             await self._take_down(sandbox.id, grace)
-            return await self._registry.advance(sandbox.id, Event.STOP)
+            return await self._registry.advance(sandbox.id, Event.STOP, reason)
 
-    async def pause(self, tenant: TenantId, ref: str, *, memory: bool = False) -> Sandbox:
+    async def pause(
+        self,
+        tenant: TenantId,
+        ref: str,
+        *,
+        memory: bool = False,
+        reason: str = "",
+        only_if: Callable[[], bool] = lambda: True,
+    ) -> Sandbox:
         """Freeze its processes where they are; with `memory`, write them to disk and free all that they hold of the host
-        but the disk. Raises Unsupported where its runtime cannot do that."""
+        but the disk. Raises Unsupported where its runtime cannot do that. `reason` and `only_if` as for `stop`."""
         if memory:
-            return await self._suspend(tenant, ref)
+            return await self._suspend(tenant, ref, reason, only_if)
         async with self.locked(tenant, ref) as sandbox:
+            if not only_if():
+                return sandbox
             if sandbox.state is State.RUNNING:
                 await self._driver.pause(sandbox.id)
-            paused = await self._registry.advance(sandbox.id, Event.PAUSE)
+            paused = await self._registry.advance(sandbox.id, Event.PAUSE, reason)
             self.admission.changed()
             return paused
 
@@ -374,8 +395,10 @@ class Sandboxes:
             await self._on_running(resumed)
             return resumed
 
-    async def _suspend(self, tenant: TenantId, ref: str) -> Sandbox:
+    async def _suspend(self, tenant: TenantId, ref: str, reason: str, only_if: Callable[[], bool]) -> Sandbox:
         async with self.locked(tenant, ref) as sandbox:
+            if not only_if():
+                return sandbox
             if not self._driver.saves_memory(sandbox.spec.runtime):
                 raise Unsupported(
                     f"the runtime {sandbox.spec.runtime} cannot save memory",
@@ -390,7 +413,7 @@ class Sandboxes:
             except BaseException as error:
                 await asyncio.shield(self._undo_suspend(sandbox, str(error)))
                 raise
-            return await asyncio.shield(self._finish_suspend(sandbox.id))
+            return await asyncio.shield(self._finish_suspend(sandbox.id, reason))
 
     async def _undo_suspend(self, sandbox: Sandbox, reason: str) -> None:
         with contextlib.suppress(Conflict):  # it has ended
@@ -399,13 +422,13 @@ class Sandboxes:
         running = await self._registry.advance(sandbox.id, Event.FAIL, reason)
         await self._on_running(running)
 
-    async def _finish_suspend(self, sandbox: SandboxId) -> Sandbox:
+    async def _finish_suspend(self, sandbox: SandboxId, reason: str = "") -> Sandbox:
         """What is in its image is to be all there is of it: its processes are killed where they stand."""
         self._abandon_wait(sandbox)
         await self._on_leave(sandbox)
         await self._driver.stop(sandbox, 0)
         await self._gateway.detach(sandbox)
-        suspended = await self._registry.advance(sandbox, Event.SUSPENDED)
+        suspended = await self._registry.advance(sandbox, Event.SUSPENDED, reason)
         self.admission.changed()
         return suspended
 

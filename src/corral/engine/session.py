@@ -10,6 +10,7 @@ see.
 import asyncio
 import logging
 import secrets as randomness
+import signal as signals
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -63,7 +64,10 @@ class Live:
 class Session:
     """The processes of one running sandbox."""
 
-    def __init__(self, link: GuestLink, tasks: TaskOwner, label: str) -> None:
+    def __init__(
+        self, link: GuestLink, tasks: TaskOwner, label: str, oom_kills: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`oom_kills`: how often the kernel has killed a process of the sandbox for want of memory."""
         self._link = link
         self._tasks = tasks
         self._label = label
@@ -72,6 +76,8 @@ class Session:
         self._welcomed = False
         self._ready = asyncio.Event()
         self._next = 1
+        self._oom_kills = oom_kills
+        self._killed = oom_kills()
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[None] | None = None
         self.processes: dict[ProcessId, Live] = {}
@@ -220,10 +226,18 @@ class Session:
             live.failure = guest.start_failure(report, user=live.info.spec.user, cwd=live.info.spec.cwd)
             self._end(live, Exit(126, 0, "failed"))
         elif report.exit is not None:
-            self._end(live, replace(report.exit, reason=live.reason))
+            self._end(live, replace(report.exit, reason=live.reason or self._why(report.exit)))
         else:
             self._bound(live, report)
         live.change.notify()
+
+    def _why(self, exit: Exit) -> str:
+        """A process that was killed, or whose child was, while the kernel killed one for want of memory."""
+        if signals.SIGKILL not in (exit.signal, exit.code - 128):
+            return ""
+        kills, former = self._oom_kills(), self._killed
+        self._killed = kills
+        return "oom" if kills > former else ""
 
     def _settle_unknown(self) -> None:
         """A process that the guest does not know ended with the guest's former life."""

@@ -66,3 +66,23 @@ def _disk(directory: Path) -> tuple[float, float]:
     """Free and total bytes."""
     found = os.statvfs(directory)
     return float(found.f_bavail * found.f_frsize), float(found.f_blocks * found.f_frsize)
+
+
+def waiting_percent() -> float | None:
+    """Share of the last ten seconds in which some process waited for memory (PSI); None where the kernel does not tell."""
+    try:
+        first = Path("/proc/pressure/memory").read_text().split()
+    except OSError:
+        return None
+    return next((float(item[6:]) for item in first if item.startswith("avg10=")), None)
+
+
+def network_bytes(pid: int) -> int:
+    """Bytes that went in and out of the network of a process, its loopback left out."""
+    total = 0
+    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        if name.strip() != "lo":
+            total += int(fields[0]) + int(fields[8])
+    return total

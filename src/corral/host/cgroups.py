@@ -116,6 +116,12 @@ class Cgroup:
         """What it and the groups below it use now."""
         return self._usage1() if self._layout.version == 1 else self._usage2()
 
+    def cpu_usec(self) -> int:
+        """Processor time since its start in microseconds."""
+        if self._layout.version == 1:
+            return _number(self._v1("cpuacct") / "cpuacct.usage") // 1000
+        return _field(self._main / "cpu.stat", "usage_usec")
+
     def oom_kills(self) -> int:
         """How many of its processes the kernel has killed for want of memory."""
         if self._layout.version == 1:
@@ -196,7 +202,7 @@ class Cgroup:
         return CgroupUsage(
             memory=max(0, _number(memory / "memory.usage_in_bytes") - cache),
             memory_peak=_number(memory / "memory.max_usage_in_bytes"),
-            cpu_usec=_number(self._v1("cpuacct") / "cpuacct.usage") // 1000,
+            cpu_usec=self.cpu_usec(),
             pids=_number(self._v1("pids") / "pids.current"),
             oom_kills=self.oom_kills(),
         )
@@ -208,7 +214,7 @@ class Cgroup:
         return CgroupUsage(
             memory=max(0, current - _field(folder / "memory.stat", "inactive_file")),
             memory_peak=_number(peak) if peak.exists() else current,
-            cpu_usec=_field(folder / "cpu.stat", "usage_usec"),
+            cpu_usec=self.cpu_usec(),
             pids=_number(folder / "pids.current"),
             oom_kills=self.oom_kills(),
         )

@@ -1,6 +1,6 @@
 """What a host can carry, what sandboxes hold of it, and what the operator lets them hold."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from corral.model.ids import TenantId
@@ -36,6 +36,10 @@ class Rules:
     reserve_disk: int = 512 * MIB
     tenant_sandboxes: int | None = None
     tenant_memory: int | None = None
+
+    def with_disk_reserve(self, times: int) -> "Rules":
+        """The same with several times the disk's reserve."""
+        return replace(self, reserve_disk=self.reserve_disk * times)
 
 
 @dataclass(frozen=True, slots=True)

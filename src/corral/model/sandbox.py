@@ -60,6 +60,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """After how many seconds without use a sandbox is paused, and stopped. None: the host's default; 0: never."""
+
+    pause: float | None = None
+    stop: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """Everything that decides how a sandbox is built; changes only where a method of the store says so.
 
@@ -97,6 +105,7 @@ class SandboxSpec:
     spare: bool = False
     services: tuple[Service, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
 
     @property
     def ends_at(self) -> datetime | None:

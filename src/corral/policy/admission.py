@@ -154,9 +154,9 @@ def _gain(short: Shortage, holding: Holding, rules: Rules) -> float:
     if short.whose is Whose.TENANT:
         bound = {Resource.SANDBOXES: 1.0, Resource.MEMORY: float(holding.limits.memory)}
         return bound[short.resource] if holding.state is State.RUNNING else 0.0
-    if holding.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+    if holding.state not in (State.RUNNING, State.PAUSED, State.STOPPED, State.SUSPENDED):
         return 0.0
-    if holding.state is State.STOPPED and short.resource is not Resource.DISK:
+    if holding.state in (State.STOPPED, State.SUSPENDED) and short.resource is not Resource.DISK:
         return 0.0
     return _counted(holding, rules, short.resource)
 

@@ -29,6 +29,7 @@ from corral.protocol.grants import Aliases, Expiry, ModelPatterns
 MAX_TTL = 365 * 24 * 3600
 MAX_ALLOW = 256
 
+IdleSeconds = Annotated[int, Field(ge=0, le=MAX_TTL)]
 Seconds = Annotated[int, Field(ge=1, le=MAX_TTL)]
 AllowedHost = Annotated[
     str,
@@ -174,6 +175,14 @@ class CreateSandbox(Request):
         default=None,
         description="What its model calls may cost, in millionths of a US dollar. Default: the host's.",
     )
+    idle_pause: IdleSeconds | None = Field(
+        default=None,
+        description="Seconds without use after which it is paused; 0 for never. Default: the host's.",
+    )
+    idle_stop: IdleSeconds | None = Field(
+        default=None,
+        description="Seconds without use after which it is stopped; 0 for never. Default: the host's.",
+    )
     queue: bool = Field(
         default=False, description="Wait for room on the host in a fair queue, rather than be refused."
     )
@@ -238,6 +247,8 @@ class SandboxInfo(Reply):
     agent: str | None = None
     repo: str | None = None
     branch: str | None = None
+    idle_pause: int | None = Field(default=None, description="Its own idle policy, in seconds.")
+    idle_stop: int | None = None
     created_at: Time
     changed_at: Time
 

@@ -72,6 +72,8 @@ def create_sandbox(
     setup: Mapping[str, Any] | None = None,
     services: Iterable[Mapping[str, Any]] = (),
     budget: int | None = None,
+    idle_pause: int | None = None,
+    idle_stop: int | None = None,
     queue: bool = False,
     queue_timeout: int | None = None,
     git_repos: Iterable[str] = (),
@@ -88,7 +90,9 @@ def create_sandbox(
     `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`; `deny`: what it may not, whatever allows it.
     `secrets`: those that it may use, as `name` or `name=VARIABLE`. `agent`: the coding agent it is for. `repo`: path on
     the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in millionths
-    of a US dollar. `queue`: wait for room on the host, rather than be refused (NoCapacity, DiskFull), for `queue_timeout`
+    of a US dollar. `idle_pause`,
+    `idle_stop`: seconds without use after which it is paused, and stopped; 0 for never. `queue`: wait for room on the
+    host, rather than be refused (NoCapacity, DiskFull), for `queue_timeout`
     seconds at most; `progress` tells the place. `git_repos`: repositories that git in it may use with the host's
     credential, as `host/owner/name`, with `:write` behind it to push; `push_rules`: what may be pushed, as
     `allow:feature/*`, `ask:main` or `deny:v*:any`.
@@ -119,6 +123,8 @@ def create_sandbox(
             setup=None if setup is None else dict(setup),
             services=[dict(item) for item in services] or None,
             budget=budget,
+            idle_pause=idle_pause,
+            idle_stop=idle_stop,
             queue=queue or None,
             queue_timeout=queue_timeout,
             git_repos=list(git_repos) or None,

@@ -45,6 +45,8 @@ class CreateOptions(TypedDict, total=False):
     setup: Mapping[str, Any] | None
     services: Sequence[Mapping[str, Any]]
     budget: int | None
+    idle_pause: int | None
+    idle_stop: int | None
     queue: bool
     queue_timeout: int | None
     git_repos: tuple[str, ...]

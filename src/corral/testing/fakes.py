@@ -95,10 +95,15 @@ class FakeMachine:
             Resource.DISK: 1024.0 * GIB,
         }
         self.free = dict(self.total)
+        self.waiting: float | None = None
 
     def room(self) -> Room:
         """As said."""
         return Room(dict(self.total), dict(self.free))
+
+    def waiting_percent(self) -> float | None:
+        """As said."""
+        return self.waiting
 
 
 class FakeDriver:
@@ -111,6 +116,7 @@ class FakeDriver:
         self.links: dict[SandboxId, FakeGuestLink] = {}
         self.ends: dict[SandboxId, asyncio.Event] = {}
         self.saved: set[ImageId] = set()
+        self.busy: dict[SandboxId, tuple[int, int]] = {}
         self.fail_at: set[str] = set()
         self.calls: list[str] = []
 
@@ -209,6 +215,14 @@ class FakeDriver:
     async def stats(self, sandbox: SandboxId) -> Stats:
         """Zeros."""
         return Stats()
+
+    def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
+        """As said in `busy`."""
+        return self.busy.get(sandbox, (0, 0))
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        """None."""
+        return 0
 
     async def guest(self, sandbox: SandboxId) -> FakeGuestLink:
         """The link of a running one."""
