@@ -17,7 +17,7 @@ pytestmark = pytest.mark.root
 
 EXPECTED = {
     *("kernel", "seccomp", "root filesystem", "network", "cgroups", "runtime runc", "store", "registries"),
-    *("mmdebstrap", "skopeo", "git", "corral-init", "corral-launch", "disk", "memory"),
+    *("mmdebstrap", "skopeo", "git", "corral-init", "disk", "memory"),
 }
 
 

@@ -118,7 +118,6 @@ def runtimes(usable: Mapping[str, str], problems: Mapping[str, str]) -> list[Che
 
 _PROGRAMS: Mapping[str, tuple[Status, str]] = {
     "corral-init": (Status.FAIL, "PID 1 of every sandbox"),
-    "corral-launch": (Status.WARN, "starts containers in milliseconds; runc is used without it"),
     "mkfs.btrfs": (Status.WARN, "makes the store"),
     "mmdebstrap": (Status.WARN, "builds the `base` template"),
     "skopeo": (Status.WARN, "pulls OCI images"),

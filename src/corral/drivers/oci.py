@@ -11,6 +11,7 @@ together.
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -238,7 +239,7 @@ class OciDriver:
             cgroup=self._cgroup_name(spec.id),
             seccomp=not runtime.traits.own_kernel,
         )
-        runtime.write(place.bundle, config)
+        (place.bundle / "config.json").write_text(json.dumps(config))
 
     # -- looking
     # ------------------------------------------------------------------------------------------------------

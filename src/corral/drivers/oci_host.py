@@ -21,12 +21,11 @@ from corral.host.cgroups import Layout
 from corral.host.programs import find_program
 from corral.model.sandbox import Isolation
 from corral.oci.bundle import HostFacts, probe_config
-from corral.oci.launcher import LAUNCHER, Launcher
 from corral.oci.runc import CRUN, RUNC
 from corral.oci.runsc import RUNSC
 from corral.oci.runtime import Runtime, RuntimeTraits
 
-ALL_RUNTIMES = (LAUNCHER, RUNC, CRUN, RUNSC)
+ALL_RUNTIMES = (RUNC, CRUN, RUNSC)
 """In order of preference."""
 # Any range will do; nothing that is made in it lasts.
 _PROBE_BASE = 100_000
@@ -137,8 +136,8 @@ class _Probe:
 
     async def run(self) -> None:
         try:
-            program = find_program(self.traits.program or self.traits.name)
-            runtime = await asyncio.to_thread(self._make, program)
+            program = find_program(self.traits.name)
+            runtime = Runtime(self.traits, program, self._run_dir / "runtimes" / self.traits.name)
             if not self._notes.holds(self.traits.name, program):
                 await self._try(runtime)
                 self._notes.add(self.traits.name, program)
@@ -146,17 +145,11 @@ class _Probe:
         except CorralError as error:
             self.problem = f"{error.message} ({error.hint})"
 
-    def _make(self, program: Path) -> Runtime:
-        state = self._run_dir / "runtimes" / self.traits.name
-        if self.traits is LAUNCHER:
-            return Launcher(program, state, self._layout, self._facts.machine)
-        return Runtime(self.traits, program, state)
-
     async def _try(self, runtime: Runtime) -> None:
         container = f"probe-{self.traits.name}"
         bundle = self._run_dir / container
         group = self._layout.group(self._cgroup)
-        await asyncio.to_thread(self._prepare, bundle, runtime)
+        await asyncio.to_thread(self._prepare, bundle)
         try:
             await runtime.run(container, bundle)
         finally:
@@ -165,7 +158,7 @@ class _Probe:
             await asyncio.to_thread(runtime.forget, container)
             await asyncio.to_thread(shutil.rmtree, bundle)
 
-    def _prepare(self, bundle: Path, runtime: Runtime) -> None:
+    def _prepare(self, bundle: Path) -> None:
         root = bundle / "root"
         if bundle.exists():
             shutil.rmtree(bundle)
@@ -181,4 +174,4 @@ class _Probe:
             seccomp=not self.traits.own_kernel,
         )
         os.chown(root, _PROBE_BASE, _PROBE_BASE)
-        runtime.write(bundle, config)
+        (bundle / "config.json").write_text(json.dumps(config))

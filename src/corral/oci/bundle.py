@@ -128,7 +128,7 @@ def probe_config(
         "hostname": "probe",
         "root": {"path": str(root), "readonly": False},
         "process": _process(args, TemplateConfig(), facts),
-        "mounts": [_mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]), _dev()],
+        "mounts": [_mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"])],
         "linux": {
             **_linux(Limits(), facts, uid_base=uid_base, cgroup=cgroup, seccomp=seccomp),
             "namespaces": [*_namespaces(), {"type": "network"}],
@@ -181,7 +181,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
     fixed = ["nosuid", "noexec", "nodev"]
     found = [
         _mount("/proc", "proc", "proc", fixed),
-        _dev(),
+        _mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=64k"]),
         _mount(
             "/dev/pts",
             "devpts",
@@ -205,10 +205,6 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
     if facts.cgroup_version == 2:  # by it, programs see their limits; version 1 would take ten more mounts
         found.append(_mount("/sys/fs/cgroup", "cgroup2", "cgroup", [*fixed, "ro"]))
     return found
-
-
-def _dev() -> dict[str, Any]:
-    return _mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=64k"])
 
 
 def _mount(target: str, kind: str, source: str, options: list[str]) -> dict[str, Any]:

@@ -16,14 +16,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from corral.errors import CorralError, DiskFull, HostError, NoCapacity, Unsupported
 from corral.host import process
 from corral.model.sandbox import Isolation
 
-RUN_SECONDS = 60.0
-"""How long a runtime may take to start a sandbox."""
+_RUN_SECONDS = 60.0
 _SAVE_SECONDS = 600.0
 _MAX_LOG = 256 * 1024
 
@@ -35,7 +33,7 @@ class RuntimeTraits:
 
     `own_kernel`: the guest makes no calls of the host's kernel, so a seccomp profile for it and a view of the
     host's sysfs are useless, and what the host changes in its root is not seen inside. `saves_memory`: what runs can be
-    saved, and go on from there. `program`: where it is not called as the runtime is.
+    saved, and go on from there.
     """
 
     name: str
@@ -44,7 +42,6 @@ class RuntimeTraits:
     suid_flags: tuple[str, ...] = ()
     own_kernel: bool = False
     saves_memory: bool = False
-    program: str = ""
 
 
 class Runtime:
@@ -87,22 +84,18 @@ class Runtime:
             stdout=stdout,
             pass_fds=(hold,),
         )
-        code = await finish(child, RUN_SECONDS)
+        code = await _finish(child, _RUN_SECONDS)
         if code != 0:
-            raise classify_failure(self.traits.name, code, log_tail(log))
+            raise classify_failure(self.traits.name, code, _tail(log))
         return read_pid(pid_file)
 
     async def run(self, container: str, bundle: Path) -> None:
         """Run a bundle to its end. Raises what `classify_failure` says unless it ended with status 0."""
         log = bundle / "runtime.log"
         child = process.spawn([*self._command(log), "run", "--bundle", str(bundle), container])
-        code = await finish(child, RUN_SECONDS)
+        code = await _finish(child, _RUN_SECONDS)
         if code != 0:
-            raise classify_failure(self.traits.name, code, log_tail(log))
-
-    def write(self, bundle: Path, config: Mapping[str, Any]) -> None:
-        """Put a bundle's configuration where `start` and `run` find it."""
-        (bundle / "config.json").write_text(json.dumps(config))
+            raise classify_failure(self.traits.name, code, _tail(log))
 
     async def pause(self, container: str, log: Path) -> None:
         """Let the guest's processes stand still, while its kernel can be talked to. Raises HostError."""
@@ -125,9 +118,9 @@ class Runtime:
 
     async def _tell(self, log: Path, verb: str, *words: str) -> None:
         await asyncio.to_thread(log.unlink, missing_ok=True)
-        code = await finish(process.spawn([*self._command(log), verb, *words]), _SAVE_SECONDS)
+        code = await _finish(process.spawn([*self._command(log), verb, *words]), _SAVE_SECONDS)
         if code != 0:
-            raise classify_failure(self.traits.name, code, log_tail(log), verb)
+            raise classify_failure(self.traits.name, code, _tail(log), verb)
 
     def forget(self, container: str) -> None:
         """Drop what the runtime keeps of a container whose processes and cgroups are gone. Idempotent, blocks
@@ -155,7 +148,7 @@ class Runtime:
         ]
 
 
-async def finish(child: process.Child, seconds: float) -> int:
+async def _finish(child: process.Child, seconds: float) -> int:
     """The exit code; 128 + n for a signal. The runtime is killed when its time has passed, or the caller is
     cancelled."""
     try:
@@ -171,8 +164,7 @@ async def finish(child: process.Child, seconds: float) -> int:
     return status if status >= 0 else 128 - status
 
 
-def log_tail(log: Path) -> str:
-    """The end of a runtime's log; empty where there is none."""
+def _tail(log: Path) -> str:
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_LOG))
         return file.read(_MAX_LOG).decode("utf-8", "replace")
@@ -208,14 +200,8 @@ def last_error(log: str) -> str:
 
 
 _CAUSES: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
-    (("no space left", "quota exceeded"), DiskFull),
-    (
-        (
-            *("cannot allocate memory", "out of memory", "resource temporarily unavailable"),
-            *("too many open files", "no file descriptors"),
-        ),
-        NoCapacity,
-    ),
+    (("no space left", "disk quota exceeded"), DiskFull),
+    (("cannot allocate memory", "resource temporarily unavailable", "too many open files"), NoCapacity),
     (
         ("not supported", "unsupported", "function not implemented", "unknown cgroup", "invalid argument"),
         Unsupported,
