@@ -1,6 +1,7 @@
 """What attack tests share: sandboxes of both isolations with hostile programs in them, and a secret worth stealing.
 
-The programs are in `guest/`, and are run with the sandbox's own Python, as its root unless said otherwise.
+The programs are those of `corral self-test`, and some in `guest/`; they run with the sandbox's own Python, as its root
+unless said otherwise.
 """
 
 import html
@@ -24,11 +25,13 @@ import pytest
 
 from corral import Client, Sandbox
 from corral.errors import Unsupported
+from corral.testing.attack import guest
 
 if TYPE_CHECKING:
     from tests.conftest import Daemon
 
 GUEST = Path(__file__).parent / "guest"
+SHIPPED = Path(guest.__file__).parent
 PLACE = "/opt/attack"
 MIB = 1024 * 1024
 # Where nothing is asked of a sandbox but to be there.
@@ -48,7 +51,9 @@ class Range:
             box = Sandbox.create(client=self.client, isolation=isolation, **{"limits": SMALL, **options})
         except Unsupported as error:
             pytest.skip(f"{error.message}: {error.hint}")
-        box.files.upload(GUEST, f"{PLACE}/tests/attack/guest", user="root")
+        for programs in (SHIPPED, GUEST):
+            for program in sorted(programs.glob("*.py")):
+                box.files.upload(program, f"{PLACE}/tests/attack/guest/{program.name}", user="root")
         return box
 
     def run(

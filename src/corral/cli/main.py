@@ -72,6 +72,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "e2b": ("corral.cli.e2b:e2b", "Use E2B's SDKs with this host."),
     "key": ("corral.cli.catalog:key", "API keys for the TCP interface."),
     "doctor": ("corral.cli.daemon:doctor", "Check this host, and say what to do."),
+    "self-test": ("corral.cli.selftest:self_test", "Attack this installation from inside."),
     "serve": ("corral.cli.daemon:serve", "Run the daemon in the foreground."),
     "daemon": ("corral.cli.daemon:daemon", "Start, stop and look at the daemon."),
 }

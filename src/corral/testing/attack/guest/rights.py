@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.attack.guest.kit import in_child, libc, outcome, report, touch
+from .kit import in_child, libc, outcome, report, touch
 
 SYS_ADMIN = 21
 PR_CAPBSET_READ, PR_CAP_AMBIENT = 23, 47

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.attack.guest.kit import libc
+from .kit import libc
 
 RENAME_EXCHANGE = 2
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.attack.guest.kit import report
+from .kit import report
 
 MASK = bytes(byte ^ 0x5A for byte in range(256))
 CHUNK = 4 << 20
@@ -38,14 +38,15 @@ def file_holds(path: str, needles: list[bytes]) -> bool:
     return False
 
 
-def files() -> Iterator[str]:
-    """All regular files of all file systems that hold data."""
-    for place, folders, names in os.walk("/"):
-        folders[:] = [name for name in folders if os.path.join(place, name) not in SKIPPED]
-        for name in names:
-            path = os.path.join(place, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                yield path
+def files(roots: list[str]) -> Iterator[str]:
+    """All regular files below some directories, of all file systems that hold data."""
+    for root in roots:
+        for place, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if os.path.join(place, name) not in SKIPPED]
+            for name in names:
+                path = os.path.join(place, name)
+                if os.path.isfile(path) and not os.path.islink(path):
+                    yield path
 
 
 def memory_holds(pid: str, needles: list[bytes]) -> bool:
@@ -66,9 +67,9 @@ def memory_holds(pid: str, needles: list[bytes]) -> bool:
     return False
 
 
-def search(needles: list[bytes]) -> list[str]:
-    """Places where a needle was found."""
-    found = [path for path in files() if file_holds(path, needles)]
+def search(needles: list[bytes], roots: list[str]) -> list[str]:
+    """Places where a needle was found: files below `roots`, and all that processes and the kernel show."""
+    found = [path for path in files(roots) if file_holds(path, needles)]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -82,4 +83,4 @@ def search(needles: list[bytes]) -> list[str]:
 
 
 if __name__ == "__main__":
-    report(search([bytes.fromhex(line) for line in sys.stdin.read().split()]))
+    report(search([bytes.fromhex(line) for line in sys.stdin.read().split()], sys.argv[1:] or ["/"]))

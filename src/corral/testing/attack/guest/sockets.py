@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from tests.attack.guest.kit import outcome, report
+from .kit import outcome, report
 
 KINDS = {"stream": 1, "dgram": 2, "raw": 3, "rdm": 4, "seqpacket": 5, "dccp": 6, "packet": 10}
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "icmp6": 58, "l2tp": 115, "sctp": 132, "udplite": 136,

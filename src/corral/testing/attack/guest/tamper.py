@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.attack.guest.kit import in_child, libc, outcome, report
+from .kit import in_child, libc, outcome, report
 
 SPOOL = Path("/run/corral/io")
 

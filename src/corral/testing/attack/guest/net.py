@@ -8,7 +8,7 @@ import struct
 import sys
 from typing import Any
 
-from tests.attack.guest.kit import outcome, report
+from .kit import outcome, report
 
 PATIENCE = 3.0
 
@@ -53,20 +53,34 @@ def http(
 
 
 def tls(host: str, port: int, name: str | None) -> str:
-    """A TLS handshake with any server name, or none; `ok`, or why it failed."""
+    """A TLS handshake with any server name, or none; `ok`, or why it failed. One with the gateway itself, which so tells
+    its reason (G-312), is `refused` and that reason.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         with (
             socket.create_connection((host, port), PATIENCE) as plain,
-            context.wrap_socket(plain, server_hostname=name),
+            context.wrap_socket(plain, server_hostname=name) as secure,
         ):
-            return "ok"
+            return (
+                _reason(secure, name or host)
+                if b"Corral" in (secure.getpeercert(binary_form=True) or b"")
+                else "ok"
+            )
     except ssl.SSLError as error:
         return str(error.reason)
     except OSError as error:
         return type(error).__name__
+
+
+def _reason(secure: ssl.SSLSocket, name: str) -> str:
+    """What the gateway says inside a connection that it has taken for itself; `ok` if it passes a request on."""
+    secure.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+    head = secure.recv(65536).partition(b"\r\n\r\n")[0].decode("latin-1").lower()
+    found = re.search(r"^x-corral-decision: denied; reason=(\S+)", head, re.MULTILINE)
+    return f"refused {found.group(1)}" if found else "ok"
 
 
 def udp(host: str, port: int, data: str = "x") -> str:

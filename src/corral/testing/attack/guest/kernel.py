@@ -11,7 +11,7 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.attack.guest.kit import ARM, in_child, libc, outcome, report, syscall, touch
+from .kit import ARM, in_child, libc, outcome, report, syscall, touch
 
 # name: (number on x86-64, number on 64-bit ARM)
 CALLS = {

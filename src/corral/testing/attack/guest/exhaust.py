@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.attack.guest.kit import report
+from .kit import report
 
 MIB = 1024 * 1024
 

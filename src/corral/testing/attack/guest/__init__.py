@@ -1,0 +1,1 @@
+"""Hostile programs, to be run inside a sandbox."""

@@ -1,0 +1,63 @@
+"""`corral self-test`: what a user runs finds nothing here, and would notice a defence that is missing."""
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corral.cli.main import COMMANDS
+from corral.testing.attack import selftest
+from corral.testing.attack.arena import Arena, Attack, EscapedError, expect, open_arena
+from corral.testing.attack.selftest import Verdict, run_attacks
+
+if TYPE_CHECKING:
+    from tests.attack.conftest import Range
+
+pytestmark = pytest.mark.root
+
+
+def test_no_attack_gets_through(arena: "Range", isolation: str) -> None:
+    """G-346."""
+    done = arena.daemon.cli("self-test", "--isolation", isolation, "--json", check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [item for item in found if item["verdict"] in ("escaped", "failed")] == []
+    assert (done.returncode, len(found)) == (0, len(selftest.ATTACKS))
+    assert len([item for item in found if item["verdict"] == "stopped"]) >= 45
+    assert arena.client.list_sandboxes({"corral.self-test": "1"}) == []
+    assert not [item for item in arena.client.list_secrets() if item.name.startswith("self-test")]
+
+
+def test_what_gets_through_is_told(arena: "Range", monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attack on a service that may be reached, one that raises, and one that finds nothing."""
+
+    def reach(box: Arena) -> str:
+        with socket.create_connection(("127.0.0.1", box.trap.tcp_port)):
+            box.untouched()
+        return "never"
+
+    def fail(box: Arena) -> str:
+        raise OSError("broken")
+
+    made = (Attack("G-0", "a", reach), Attack("G-0", "b", fail), Attack("G-0", "c", lambda _: "held"))
+    monkeypatch.setattr(selftest, "ATTACKS", made)
+    found = list(run_attacks(arena.client, "container"))
+    assert [item.verdict for item in found] == [Verdict.ESCAPED, Verdict.FAILED, Verdict.STOPPED]
+    assert "tcp" in found[0].said
+
+
+def test_a_reachable_sandbox_would_be_noticed(arena: "Range") -> None:
+    """The programs notice what answers them: here, a server of the sandbox's own."""
+    with open_arena(arena.client, "container") as made:
+        code = "import socket; s = socket.socket(); s.bind(('', 7777)); s.listen(); print('up', flush=True); s.accept()"
+        server = made.plain.spawn(["python3", "-c", code])
+        next(iter(server.output()))
+        assert made.net(made.plain, ("tcp", "127.0.0.1", 7777)) == ["ok"]
+        with pytest.raises(EscapedError):
+            expect(held=False, otherwise="reached")
+
+
+def test_every_attack_names_a_rule() -> None:
+    assert all(attack.rules.startswith("G-") for attack in selftest.ATTACKS)
+    assert len(selftest.ATTACKS) >= 50
+    assert "self-test" in COMMANDS
