@@ -248,7 +248,7 @@ def listening_to_the_wire() -> Iterator["list[bytes]"]:
     """All packets that leave or enter the host in this block, gateway's included; loopback too."""
     packets: list[bytes] = []
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as wire:
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        wire.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE, for a busy host's packets
         wire.setblocking(False)
         yield packets
         with contextlib.suppress(BlockingIOError):
