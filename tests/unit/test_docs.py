@@ -69,7 +69,7 @@ def test_every_command_and_option_is_documented(path: tuple[str, ...]) -> None:
 
 
 def test_no_command_is_documented_that_is_not_there() -> None:
-    titles = re.findall(r"^### `corral ([a-z0-9 -]+)", text_of("cli.md"), re.MULTILINE)
+    titles = re.findall(r"^### `corral ([a-z0-9]+(?:[ -][a-z0-9]+)*)", text_of("cli.md"), re.MULTILINE)
     told = {tuple(title.split()) for title in titles}
     assert told == set(COMMANDS)
 
