@@ -16,7 +16,17 @@ pytestmark = pytest.mark.root
 
 
 EXPECTED = {
-    *("kernel", "seccomp", "root filesystem", "network", "cgroups", "runtime runc", "store", "registries"),
+    *(
+        "kernel",
+        "seccomp",
+        "root filesystem",
+        "network",
+        "cgroups",
+        "runtime runc",
+        "runtime crun",
+        "store",
+        "registries",
+    ),
     *("mmdebstrap", "skopeo", "git", "corral-init", "disk", "memory"),
 }
 

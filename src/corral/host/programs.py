@@ -18,7 +18,7 @@ _PACKAGES = {
     "tmux": "tmux",
 }
 # Programs that `make setup` builds or fetches into the cache.
-_BUILT = frozenset({"runsc", "corral-init"})
+_BUILT = frozenset({"runsc", "corral-init", "corral-cgroup1"})
 # A user's PATH often lacks these, and mkfs and friends live there.
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 

@@ -128,7 +128,7 @@ def probe_config(
         "hostname": "probe",
         "root": {"path": str(root), "readonly": False},
         "process": _process(args, TemplateConfig(), facts),
-        "mounts": [_mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"])],
+        "mounts": [_mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]), _DEV],
         "linux": {
             **_linux(Limits(), facts, uid_base=uid_base, cgroup=cgroup, seccomp=seccomp),
             "namespaces": [*_namespaces(), {"type": "network"}],
@@ -181,7 +181,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
     fixed = ["nosuid", "noexec", "nodev"]
     found = [
         _mount("/proc", "proc", "proc", fixed),
-        _mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=64k"]),
+        _DEV,
         _mount(
             "/dev/pts",
             "devpts",
@@ -213,6 +213,9 @@ def _mount(target: str, kind: str, source: str, options: list[str]) -> dict[str,
 
 def _bind(target: str, source: Path, *options: str) -> dict[str, Any]:
     return _mount(target, "bind", str(source), ["bind", "private", *options])
+
+
+_DEV = _mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=64k"])
 
 
 def _sysfs(source: Path | None, options: list[str]) -> dict[str, Any]:

@@ -45,14 +45,17 @@ class RuntimeTraits:
 
 
 class Runtime:
-    """One runtime program and its state directory below the run directory.
+    """One runtime program and its state directory below the run directory. `launcher`: the command line that runs it.
 
     Starting needs a bundle directory with `config.json`; `pid` (the host's number of PID 1, or of the process
     that holds the guest's kernel) and `runtime.log` are written into it.
     """
 
-    def __init__(self, traits: RuntimeTraits, program: Path, state: Path) -> None:
+    def __init__(
+        self, traits: RuntimeTraits, program: Path, state: Path, launcher: Sequence[str] = ()
+    ) -> None:
         self.traits = traits
+        self._launcher = launcher
         self._program = program
         self._state = state
 
@@ -141,6 +144,7 @@ class Runtime:
 
     def _command(self, log: Path, *, suid: bool = False) -> list[str]:
         return [
+            *self._launcher,
             str(self._program),
             *("--root", str(self._state), "--log", str(log), "--log-format", "json"),
             *self.traits.flags,
