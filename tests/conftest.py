@@ -94,7 +94,7 @@ class Daemon:
     def discard(self) -> None:
         """Stop one that had a data directory for a test only, and remove what it keeps outside of that."""
         self.stop()
-        for target in (self.run / "runtimes" / "runsc" / "null-netns", self.data / "store"):
+        for target in (self.run / "runtimes" / "runsc" / "null-netns", self.run, self.data / "store"):
             if target.is_mount() or target.is_file():
                 subprocess.run(["umount", target], check=False, capture_output=True)
         shutil.rmtree(self.run, ignore_errors=True)

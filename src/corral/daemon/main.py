@@ -14,6 +14,7 @@ import uvloop
 from corral.daemon.listening import listening, name_server, servers
 from corral.daemon.lock import InstanceLock
 from corral.daemon.places import Places
+from corral.daemon.volatile import make_volatile
 from corral.daemon.wiring import Daemon
 from corral.errors import CorralError, InvalidInput
 from corral.host.capacity import raise_handle_limit
@@ -35,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         raise_handle_limit()
         places.create()
         with InstanceLock(places.lock):
+            make_volatile(places.run)
+            places.create()
             _log_to(places, to_terminal=not options.detach)
             uvloop.run(_serve(places, options))
     except CorralError as error:

@@ -1,7 +1,8 @@
 """What this host offers to the `oci` driver: facts for bundles, and which runtimes really work.
 
-A runtime that is installed may still refuse this host, and no version number tells. So each one is tried, with a container that has everything that could be refused. Success is
-noted in the run directory, by the program's file, and not tried again before the next boot.
+A runtime that is installed may still refuse this host, and no version number tells. So each one is tried, with a
+container that has everything that could be refused. Success is noted in the run directory, by the program's
+file, and not tried again before the next boot.
 """
 
 import asyncio
