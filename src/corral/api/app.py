@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from corral.api import approvals, audit, builds, catalog, files, grants, pools, processes, sandboxes
+from corral.api import approvals, audit, builds, catalog, egress, files, grants, pools, processes, sandboxes
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
 from corral.api.e2b.dataplane import DataPlane
@@ -43,6 +43,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "grants", "description": "What sandboxes' tokens may be used for."},
     {"name": "prices", "description": "What models cost, where the price library does not know."},
     {"name": "budgets", "description": "What model calls may cost."},
+    {"name": "egress", "description": "What sandboxes may reach."},
     {"name": "approvals", "description": "Questions of sandboxes to a person."},
     {"name": "audit", "description": "What was decided, and what sandboxes did."},
     {"name": "events", "description": "Changes of sandboxes' states, and approvals."},
@@ -74,7 +75,7 @@ def create_app(
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (processes, sandboxes, files, catalog, grants, approvals, audit, pools, builds):
+    for module in (processes, sandboxes, files, catalog, grants, egress, approvals, audit, pools, builds):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

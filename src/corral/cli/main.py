@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
     "grant": ("corral.cli.grants:grant", "Show and change what sandboxes' tokens may be used for."),
     "budget": ("corral.cli.budgets:budget", "Show and set what sandboxes may spend."),
+    "egress": ("corral.cli.egress:egress", "What sandboxes may reach."),
     "denials": ("corral.cli.work:denials", "Show what a sandbox was refused."),
     "approvals": ("corral.cli.approvals:approvals", "Show what sandboxes ask for."),
     "approve": ("corral.cli.approvals:approve", "Say yes to what a sandbox asks for."),

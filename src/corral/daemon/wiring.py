@@ -36,6 +36,7 @@ from corral.engine.budgets import Budgets
 from corral.engine.building import Builder
 from corral.engine.builds import Builds
 from corral.engine.checkpoints import Checkpoints
+from corral.engine.egress import Egress
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.grants import Grants
@@ -401,6 +402,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         prices=Prices(store, client),
         budgets=budgets,
         approvals=approvals,
+        egress=Egress(lambda: sandboxes, secrets, store),
         grants=Grants(store, client, registry, secrets, clock),
         audit=audit,
         agents=agents,

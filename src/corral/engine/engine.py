@@ -10,6 +10,7 @@ from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.builds import Builds
 from corral.engine.checkpoints import Checkpoints
+from corral.engine.egress import Egress
 from corral.engine.grants import Grants
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
@@ -69,6 +70,7 @@ class Engine:
     approvals: Approvals
     grants: Grants
     audit: AuditLog
+    egress: Egress
     agents: Agents
     repos: Repositories
     driver: Driver

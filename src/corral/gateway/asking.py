@@ -111,7 +111,7 @@ class AskService:
             )
         decisions = [self._box.decide(_sample(rule), port) for port in rule.ports]
         denied = [item for item in decisions if isinstance(item, Denied)]
-        if not denied:
+        if not denied and not rule.inside:
             raise _SettledError(f"allowed: {rule_text(rule)} is open to this sandbox already.")
         never = next((i for i in denied if i.reason in (Reason.METADATA, Reason.MODEL_API)), None)
         if never is not None:

@@ -131,7 +131,9 @@ class Box:
     def bound_at(self, host: str, port: int, *, tls: bool) -> tuple[Bound, ...]:
         """The secrets that go to a canonical host at a port."""
         granted = self.secrets
-        return tuple(one for one in self.bound if one.name in granted and one.covers(host, port, tls=tls))
+        return tuple(
+            one for one in self.bound if one.name in granted and one.binding.covers(host, port, tls=tls)
+        )
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count a connection in, or refuse it because the sandbox has too many (G-339)."""

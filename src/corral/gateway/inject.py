@@ -41,15 +41,6 @@ class Bound:
         pairs = tuple(zip(stands, map(Secret, parts), strict=True))
         return cls(name, binding, pairs, Forms.joined(Forms(part, name) for part in parts))
 
-    def covers(self, host: str, port: int, *, tls: bool) -> bool:
-        """Whether it goes to a canonical host at a port (G-32, G-45, G-55)."""
-        if port not in self.binding.ports or not (tls or self.binding.plaintext):
-            return False
-        return any(
-            host == bound or (bound.startswith("*.") and host.endswith(bound[1:]))
-            for bound in self.binding.hosts
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Rejected:

@@ -69,3 +69,11 @@ class Binding:
     prefix: str = ""
     length: int = 40
     parts: int = 1
+
+    def covers(self, host: str, port: int, *, tls: bool) -> bool:
+        """Whether the secret goes to a canonical host at a port (G-32, G-45, G-55)."""
+        if port not in self.ports or not (tls or self.plaintext):
+            return False
+        return any(
+            host == bound or (bound.startswith("*.") and host.endswith(bound[1:])) for bound in self.hosts
+        )

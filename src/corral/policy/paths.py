@@ -10,7 +10,12 @@ from corral.errors import InvalidInput
 
 MAX_SEGMENTS = 256
 MAX_PATTERN = 1024
-_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
+METHODS = frozenset(
+    {
+        *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "SEARCH", "REPORT"),
+        *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"),
+    }
+)
 _PATTERN = re.compile(r"/[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -23,7 +28,7 @@ def checked_methods(methods: Sequence[str]) -> tuple[str, ...]:
     """Methods in upper case, each once. Raises InvalidInput."""
     found = tuple(dict.fromkeys(method.strip().upper() for method in methods))
     for method in found:
-        if not _METHOD.fullmatch(method) or method == "CONNECT":
+        if method not in METHODS:
             raise InvalidInput(f"{method[:40]!r} is not a method of HTTP", "write them such as GET,HEAD")
     return found
 

@@ -16,7 +16,7 @@ from corral.model.binding import Binding
 from corral.model.egress import EgressPolicy, HostRule
 from corral.policy.addresses import parse_networks
 from corral.policy.egress import HOST_ALIAS, canonical_host, checked_port, literal
-from corral.policy.paths import checked_methods, checked_path
+from corral.policy.paths import METHODS, checked_methods, checked_path
 from corral.policy.presets import PRESETS
 
 MAX_RULES = 1024
@@ -25,6 +25,10 @@ _PRIVATE = "private:"
 
 def parse_rule(text: str) -> HostRule:
     """One rule, which allows. Raises InvalidInput."""
+    return _checked(_parsed(text))
+
+
+def _parsed(text: str) -> HostRule:
     methods, rest = _methods(text.strip())
     private = rest.startswith(_PRIVATE)
     rest = rest.removeprefix(_PRIVATE)
@@ -42,12 +46,13 @@ def parse_rule(text: str) -> HostRule:
     )
     if ports:
         rule = replace(rule, ports=tuple(sorted({checked_port(port.strip()) for port in ports.split(",")})))
-    return _checked(rule)
+    return rule
 
 
 def _methods(text: str) -> tuple[tuple[str, ...], str]:
     first, space, rest = text.partition(" ")
-    return (checked_methods(first.split(",")), rest.strip()) if space else ((), text)
+    named = first.upper().split(",")
+    return (checked_methods(named), rest.strip()) if space and METHODS.issuperset(named) else ((), text)
 
 
 def _split_ports(authority: str) -> tuple[str, str]:
@@ -101,7 +106,7 @@ def expand(texts: Iterable[str], *, deny: bool = False, origin: str = "") -> tup
 
 def _rules_of(text: str, deny: bool, origin: str) -> list[HostRule]:
     if not text.startswith("@"):
-        return [_checked(replace(parse_rule(text), deny=deny, origin=origin))]
+        return [_checked(replace(_parsed(text), deny=deny, origin=origin))]
     preset = PRESETS.get(text[1:])
     if preset is None:
         known = ", ".join(f"@{name}" for name in PRESETS)

@@ -5,7 +5,7 @@ from typing import Self
 
 import httpx2
 
-from corral.sdk import binding, build_calls, calls, file_calls, grant_calls, process_calls
+from corral.sdk import binding, build_calls, calls, egress_calls, file_calls, grant_calls, process_calls
 from corral.sdk.settings import Settings, settings
 from corral.sdk.transport import AsyncTransport, Transport
 
@@ -55,6 +55,10 @@ class Client:
     usage = binding.client(calls.usage)
     denials = binding.client(calls.denials)
     get_url = binding.client(calls.get_url)
+    get_egress = binding.client(egress_calls.get_egress)
+    change_egress = binding.client(egress_calls.change_egress)
+    check_egress = binding.client(egress_calls.check_egress)
+    list_presets = binding.client(egress_calls.list_presets)
     events = binding.client(calls.events)
     list_approvals = binding.client(calls.list_approvals)
     get_approval = binding.client(calls.get_approval)
@@ -175,6 +179,10 @@ class AsyncClient:
     usage = binding.async_client(calls.usage)
     denials = binding.async_client(calls.denials)
     get_url = binding.async_client(calls.get_url)
+    get_egress = binding.async_client(egress_calls.get_egress)
+    change_egress = binding.async_client(egress_calls.change_egress)
+    check_egress = binding.async_client(egress_calls.check_egress)
+    list_presets = binding.async_client(egress_calls.list_presets)
     events = binding.async_client(calls.events)
     list_approvals = binding.async_client(calls.list_approvals)
     get_approval = binding.async_client(calls.get_approval)

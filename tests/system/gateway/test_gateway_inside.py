@@ -1,0 +1,585 @@
+"""Requests inside of TLS that the gateway ends: the policy on each, secrets in, secrets out, and what never gets that far."""
+
+import asyncio
+import base64
+import gzip
+import json
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import brotli  # type: ignore[import-untyped]
+import pytest
+import zstandard
+from aiohttp import web
+from cryptography import x509
+from tests.system.gateway.conftest import loopback_listeners
+from tests.system.gateway.test_gateway_egress import hello, make_certificate
+from yarl import URL
+
+from corral.daemon.authority import load_authority
+from corral.engine.ports import Listener, ListenerKind, OpenedSecret
+from corral.model.binding import Absent, Binding, Mode, Place
+from corral.model.egress import EgressPolicy, HostRule
+from corral.model.ids import TenantId
+from corral.model.secrets import Provider, Secret
+from corral.policy.bindings import complete_binding
+from corral.policy.placeholder import placeholders
+
+if TYPE_CHECKING:
+    from tests.system.gateway.conftest import Bed
+
+HOST = "host.corral"
+SECRET = "sk_live_Real+Secret/Value=0123456789"
+NAME = "stripe"
+
+
+@dataclass
+class Inside:
+    """A sandbox's end: a client that connects to the gateway for whatever host it names."""
+
+    bed: "Bed"
+    trust: ssl.SSLContext
+    authority: str
+    port: int = 0
+    server: int = 0
+    stands: dict[str, str] = field(default_factory=dict)
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+    seen: list[tuple[str, list[tuple[str, str]], bytes]] = field(default_factory=list)
+
+    async def bind(self, binding: Binding, *, name: str = NAME, value: str = SECRET) -> str:
+        """Bind a secret to the host; the sandbox's placeholder."""
+        complete = complete_binding(name, Secret(value), binding, None)
+        await self.bed.client.set_secrets(
+            [OpenedSecret(TenantId("default"), name, Provider.HOST, "https://x", Secret(value), complete)]
+        )
+        return placeholders(name, complete, Secret("seed-1"), 1)[0]
+
+    async def attach(self, *rules: HostRule) -> None:
+        """Serve the sandbox with these rules."""
+        listeners = [
+            Listener(item.kind, self.server, item.sock) if item.kind is ListenerKind.TLS else item
+            for item in loopback_listeners()
+        ]
+        end = await self.bed.attach(
+            1, policy=EgressPolicy(rules), secrets=(NAME, "other"), listeners=listeners
+        )
+        self.port = end.ports[ListenerKind.TLS]
+
+    async def open(self, name: str = HOST) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust, server_hostname=name)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """An HTTP client whose every connection goes to the gateway."""
+
+        class Resolver(aiohttp.abc.AbstractResolver):
+            async def resolve(_, host: str, port: int = 0, family: int = 0) -> list[Any]:  # noqa: N805
+                return [
+                    {
+                        "hostname": host,
+                        "host": "127.0.0.1",
+                        "port": self.port,
+                        "family": 2,
+                        "proto": 0,
+                        "flags": 0,
+                    }
+                ]
+
+            async def close(_) -> None:  # noqa: N805
+                """Nothing to close."""
+
+        connector = aiohttp.TCPConnector(resolver=Resolver(), ssl=self.trust)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+            yield session
+
+    def url(self, path: str = "/") -> str:
+        return f"https://{HOST}:{self.server}{path}"
+
+    async def raw(self, data: bytes) -> bytes:
+        """What comes back for some bytes inside of TLS until the gateway closes."""
+        reader, writer = await self.open()
+        writer.write(data)
+        try:
+            async with asyncio.timeout(30):
+                return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    def request(self, text: str) -> bytes:
+        """A request with the right Host in place of `H`."""
+        return text.replace("\n", "\r\n").replace("Host: H", f"Host: {HOST}:{self.server}").encode()
+
+
+@pytest.fixture
+async def inside(tmp_path: Path, make_gateway: Any) -> AsyncIterator[Inside]:
+    server, pem = make_certificate(tmp_path, [HOST])
+    authority = load_authority(tmp_path / "authority.pem", "test")
+    trust = ssl.create_default_context(cadata=authority.certificate)
+    async with make_gateway(environment={"SSL_CERT_FILE": str(pem)}) as bed:
+        found = Inside(bed, trust, authority.certificate)
+        await bed.client.set_authority(authority.certificate, authority.key)
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            body = await request.read()
+            fields = [(k.decode(), v.decode()) for k, v in request.raw_headers]
+            found.seen.append((f"{request.method} {request.raw_path}", fields, body))
+            if found.handler is not None:
+                return await found.handler(request)
+            return web.json_response({"ok": True})
+
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", handle)
+        runner = web.AppRunner(app, auto_decompress=False)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server)
+        await site.start()
+        found.server = runner.addresses[0][1]
+        try:
+            await found.attach(HostRule(HOST, (found.server,), private=True))
+            yield found
+        finally:
+            await runner.cleanup()
+
+
+def fields_of(inside: Inside, name: str) -> list[str]:
+    return [value for key, value in inside.seen[-1][1] if key.lower() == name.lower()]
+
+
+async def test_a_secret_takes_the_place_of_its_placeholder(inside: Inside) -> None:
+    """G-25, G-32 to G-34, G-81, G-87."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    assert stand.startswith("sk_live_")
+    assert len(stand) == len(SECRET)
+    basic = base64.b64encode(f"{stand}:".encode()).decode()
+    async with inside.client() as http:
+        for headers in (
+            {"Authorization": f"Bearer {stand}"},
+            {"X-Api-Key": stand},
+            {"Authorization": f"Basic {basic}"},
+        ):
+            async with http.post(
+                inside.url("/x?a=1"), headers={**headers, "X-Corral-Own": "x"}, data=b"body"
+            ) as answer:
+                assert answer.status == 200
+    bearer, key, coded = inside.seen
+    assert dict(bearer[1])["Authorization"] == f"Bearer {SECRET}"
+    assert dict(key[1])["X-Api-Key"] == SECRET
+    assert base64.b64decode(dict(coded[1])["Authorization"].split()[1]) == f"{SECRET}:".encode()
+    assert bearer[0] == "POST /x?a=1"
+    assert fields_of(inside, "Content-Length") == ["4"]
+    assert not {name.lower() for name, _ in coded[1]} & {
+        "via",
+        "forwarded",
+        "x-forwarded-for",
+        "x-corral-own",
+    }
+    assert (await inside.bed.audit("secret", "used")).secret == NAME
+
+
+async def test_other_places_keep_the_placeholder(inside: Inside) -> None:
+    """G-33, G-348: what a binding does not name is carried through unchanged."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    async with inside.client() as http:
+        await http.post(
+            inside.url(f"/{stand}?k={stand}"), headers={"X-Note": stand, "Cookie": f"a={stand}"}, data=stand
+        )
+    line, fields, body = inside.seen[-1]
+    assert line == f"POST /{stand}?k={stand}"
+    assert dict(fields)["X-Note"] == stand
+    assert dict(fields)["Cookie"] == f"a={stand}"
+    assert body.decode() == stand
+    assert SECRET not in json.dumps(fields)
+
+
+async def test_query_path_and_body_are_replaced_where_bound(inside: Inside) -> None:
+    """G-35, G-36, G-79, G-81: encoded for where it stands, with the right length."""
+    places = (Place.QUERY, Place.PATH, Place.BODY)
+    stand = await inside.bind(Binding((HOST,), (inside.server,), places=places, parameters=("key",)))
+    quoted = "sk_live_Real%2BSecret%2FValue%3D0123456789"
+    async with inside.client() as http:
+        await http.post(
+            inside.url(f"/bot{stand}/x?key={stand}&other={stand}"),
+            data=json.dumps({"token": stand}),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {stand}"},
+        )
+        line, fields, body = inside.seen[-1]
+        assert line == f"POST /bot{quoted}/x?key={quoted}&other={stand}"
+        assert json.loads(body) == {"token": SECRET}
+        assert fields_of(inside, "Content-Length") == [str(len(body))]
+        assert dict(fields)["Authorization"] == f"Bearer {stand}"
+        await http.post(inside.url("/form"), data={"t": stand})
+        assert inside.seen[-1][2].decode() == f"t={quoted}"
+        packed = gzip.compress(stand.encode())
+        await http.post(inside.url("/z"), data=packed, headers={"Content-Encoding": "gzip"})
+        assert inside.seen[-1][2].decode() == SECRET
+        assert not fields_of(inside, "Content-Encoding")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"x" * 3_000_000
+            for byte in stand.encode():
+                yield bytes((byte,))
+            yield b"y"
+
+        await http.post(inside.url("/big"), data=pieces())
+        assert inside.seen[-1][2] == b"x" * 3_000_000 + SECRET.encode() + b"y"
+        async with http.post(inside.url("/odd"), data=b"x", headers={"Content-Encoding": "lzma"}) as answer:
+            assert answer.status == 415
+
+
+async def test_mode_set_writes_a_field_for_its_requests_only(inside: Inside) -> None:
+    """G-26, G-28, G-38."""
+    await inside.bind(
+        Binding(
+            (HOST,), (inside.server,), mode=Mode.SET, fields=("Authorization",), form="Bearer {}",
+            methods=("GET",), paths=("/api/**",),
+        )
+    )  # fmt: skip
+    async with inside.client() as http:
+        await http.get(inside.url("/api/x"), headers={"Connection": "keep-alive, X-Note", "X-Note": "1"})
+        assert fields_of(inside, "Authorization") == [f"Bearer {SECRET}"]
+        await http.get(inside.url("/other"))
+        await http.post(inside.url("/api/x"))
+        assert fields_of(inside, "Authorization") == []
+        async with http.get(inside.url("/api/x"), headers={"authorization": "Bearer own"}) as answer:
+            assert answer.status == 403
+    assert len(inside.seen) == 3
+
+
+async def test_a_key_of_its_own_is_no_way_around(inside: Inside) -> None:
+    """G-27: with `reject`, a request without the placeholder is not sent."""
+    await inside.bind(Binding((HOST,), (inside.server,), absent=Absent.REJECT))
+    async with (
+        inside.client() as http,
+        http.get(inside.url(), headers={"Authorization": "Bearer own"}) as answer,
+    ):
+        assert answer.status == 403
+        assert (await answer.json())["rule"] == "no-placeholder"
+    assert not inside.seen
+
+
+async def test_a_secret_itself_never_leaves(inside: Inside) -> None:
+    """G-44: in the head, in the body, cut in two."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+
+    async def halves() -> AsyncIterator[bytes]:
+        yield b"a" * 100_000 + SECRET[:10].encode()
+        await asyncio.sleep(0)
+        yield SECRET[10:].encode() + b"b"
+
+    async with inside.client() as http:
+        for options in ({"headers": {"X-Note": SECRET}}, {"data": f"x{SECRET}"}, {"data": halves()}):
+            async with http.post(inside.url(), **options) as answer:
+                assert answer.status == 403
+                assert (await answer.json())["rule"] == "secret-in-request"
+    assert not any(SECRET.encode() in body for _, _, body in inside.seen)
+    assert (await inside.bed.audit("leak", "denied")).secret == NAME
+
+
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": brotli.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+async def test_echoes_are_taken_out(inside: Inside, coding: str) -> None:
+    """G-137 to G-141, G-148: whatever the spelling, the coding and the cuts."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    spellings = [
+        SECRET, base64.b64encode(SECRET.encode()).decode(), base64.b64encode(b"a" + SECRET.encode()).decode(),
+        base64.urlsafe_b64encode(b"ab" + SECRET.encode()).decode(), SECRET.encode().hex(),
+        "sk_live_Real%2BSecret%2FValue%3D0123456789", SECRET.replace("/", "\\/"),
+        SECRET.replace("+", "\\u002b").replace("=", "\\u003d"),
+    ]  # fmt: skip
+    text = ("before " + " | ".join(spellings) + " after").encode()
+
+    async def echo(request: web.Request) -> web.StreamResponse:
+        headers = {
+            "X-Echo": SECRET,
+            "Set-Cookie": f"s={SECRET}",
+            "WWW-Authenticate": f'Basic realm="{SECRET}"',
+        }
+        if coding:
+            headers["Content-Encoding"] = coding
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        data = CODINGS[coding](text)
+        for start in range(0, len(data), 7):
+            await response.write(data[start : start + 7])
+        return response
+
+    inside.handler = echo
+    async with inside.client() as http:
+        headers = {
+            "Authorization": f"Bearer {stand}",
+            "Accept-Encoding": "gzip, deflate, br, zstd, lzma",
+            "Range": "bytes=0-3",
+        }
+        async with http.get(inside.url(), headers=headers) as answer:
+            body = await answer.read()
+            shown = json.dumps(list(answer.headers.items()))
+            assert "Content-Encoding" not in answer.headers
+    assert body.startswith(b"before ")
+    assert body.endswith(b" after")
+    assert len(body) == len(text)
+    assert not any(spelling.encode()[2:-3] in body for spelling in spellings)
+    assert SECRET not in shown
+    assert not fields_of(inside, "Range")
+    assert fields_of(inside, "Accept-Encoding") == ["gzip, deflate, br, zstd"]
+    assert (await inside.bed.audit("redaction", "redacted")).secret == NAME
+
+
+async def test_what_cannot_be_read_is_not_passed_on(inside: Inside) -> None:
+    """G-140, G-143."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+
+    async def odd(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"\x00" * 50, headers={"Content-Encoding": request.query["c"]})
+
+    inside.handler = odd
+    async with inside.client() as http:
+        async with http.get(inside.url("/?c=lzma")) as answer:
+            assert answer.status == 502
+        with pytest.raises(aiohttp.ClientError):
+            async with http.get(inside.url("/?c=gzip")) as answer:
+                await answer.read()
+        async with http.head(inside.url("/?c=lzma")) as answer:
+            assert answer.status == 200
+
+
+def peak_of(pid: int) -> int:
+    """The most memory that a process had, in KiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+async def test_a_bomb_is_a_stream_like_any_other(inside: Inside) -> None:
+    """G-92: a gigabyte in a megabyte goes through in pieces, and the gateway does not grow."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = bytes(1 << 20)
+    bomb = b"".join(packer.compress(block) for _ in range(512)) + packer.flush()
+
+    async def explode(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
+
+    inside.handler = explode
+    assert inside.bed.process is not None
+    size = 0
+    async with inside.client() as http, http.get(inside.url()) as answer:
+        async for chunk in answer.content.iter_any():
+            size += len(chunk)
+    assert size == 512 << 20
+    assert peak_of(inside.bed.process.pid) < 400 * 1024
+
+
+async def test_each_request_is_decided_on_its_own(inside: Inside) -> None:
+    """G-49, G-59, G-60, G-77, G-96."""
+    await inside.attach(
+        HostRule(HOST, (inside.server,), ("GET",), ("/read/**",), private=True),
+        HostRule(HOST, (inside.server,), ("GET",), ("/read/secret",), deny=True),
+    )
+    async with inside.client() as http:
+        wanted = {"/read/x": 200, "/write": 403, "/read/secret": 403, "/read/%73ecret": 403}
+        for path, status in wanted.items():
+            async with http.get(URL(inside.url(path), encoded=True)) as answer:
+                assert answer.status == status, path
+        async with http.post(inside.url("/read/x")) as answer:
+            assert answer.status == 403
+        async with http.get(inside.url("/read/x"), headers={"X-HTTP-Method-Override": "DELETE"}) as answer:
+            assert answer.status == 403
+        async with http.get(inside.url("/read/x?_method=delete")) as answer:
+            assert answer.status == 403
+    for path in (
+        "/read/../write",
+        "/read/%2e%2e/write",
+        "/read/..;/write",
+        "/read/..%5cwrite",
+        "/read%2f..%2fwrite",
+    ):
+        answer_ = await inside.raw(inside.request(f"GET {path} HTTP/1.1\nHost: H\n\n"))
+        assert answer_.startswith(b"HTTP/1.1 400"), path
+    two = inside.request(
+        "GET /read/1 HTTP/1.1\nHost: H\n\nGET /write HTTP/1.1\nHost: H\nConnection: close\n\n"
+    )
+    answers = await inside.raw(two)
+    assert answers.index(b"200 OK") < answers.index(b"403 Forbidden")
+    assert [line for line, _, _ in inside.seen] == ["GET /read/x", "GET /read/1"]
+
+
+AMBIGUOUS = [
+    "GET / HTTP/1.1\nHost: other.test\n\n",
+    "GET / HTTP/1.1\nHost: H\nHost: other.test\n\n",
+    "GET https://other.test/ HTTP/1.1\nHost: H\n\n",
+    "CONNECT other.test:443 HTTP/1.1\nHost: H\n\n",
+    "POST / HTTP/1.1\nHost: H\nContent-Length: 5\nTransfer-Encoding: chunked\n\n0\n\nGET /smuggled HTTP/1.1\nHost: H\n\n",
+    "POST / HTTP/1.1\nHost: H\nContent-Length: 5\nContent-Length: 6\n\nabcdef",
+    "POST / HTTP/1.1\nHost: H\nTransfer-Encoding: xchunked\n\n0\n\n",
+    "GET / HTTP/1.1\nHost: H\n X: folded\n\n",
+    "GET / HTTP/1.1\nHost: H\nX : 1\n\n",
+    "GET / HTTP/1.1\nHost: H\nUpgrade: h2c\nConnection: Upgrade, HTTP2-Settings\nHTTP2-Settings: AAMA\n\n",
+    "PRI * HTTP/2.0\n\nSM\n\n",
+    "GET / HTTP/1.1\nHost: H\nUpgrade: other\nConnection: Upgrade\n\n",
+    "GET / HTTP/1.1\nHost: H\nConnection: Authorization\nAuthorization: x\n\n",
+    "GET / HTTP/1.1\nHost: H\nX: " + "a" * 70_000 + "\n\n",
+    "GET /" + "a" * 20_000 + " HTTP/1.1\nHost: H\n\n",
+]
+
+
+async def test_what_two_parsers_read_differently_is_refused(inside: Inside) -> None:
+    """G-47, G-74, G-76, G-86, G-89 to G-91: nothing of it reaches the server."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+    for text in AMBIGUOUS:
+        answer = await inside.raw(inside.request(text))
+        status = answer.split(b" ")[1:2]
+        assert status in [[b"400"], [b"403"], [b"405"], [b"421"], [b"431"], [b"505"]], (text, answer)
+        assert answer.count(b"\r\nServer: corral") == 1, (text, answer)
+    assert not inside.seen
+
+
+async def test_placeholders_inject_no_fields(inside: Inside) -> None:
+    """G-37, G-39: what stands around a placeholder stays what it is."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    answer = await inside.raw(inside.request(f"GET / HTTP/1.1\nHost: H\nX-Api-Key: {stand}\rX-Evil: 1\n\n"))
+    assert answer.split(b" ")[1] == b"400"
+    assert not inside.seen
+
+
+async def test_rotation_holds_from_the_next_request_on(inside: Inside) -> None:
+    """G-42, G-334: on the same connection, with another length; removal too."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    async with inside.client() as http:
+        await http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"})
+        complete = complete_binding(NAME, Secret(SECRET), Binding((HOST,), (inside.server,)), None)
+        new = OpenedSecret(
+            TenantId("default"), NAME, Provider.HOST, "https://x", Secret("another-value"), complete
+        )
+        await inside.bed.client.set_secrets([new])
+        await http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"})
+        await inside.bed.client.set_secrets([])
+        # No reason is left to end TLS at this host; the connection that is open goes on without the secret.
+        async with http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"}) as answer:
+            assert answer.status == 200
+    assert [dict(fields)["Authorization"] for _, fields, _ in inside.seen] == [
+        f"Bearer {SECRET}", "Bearer another-value", f"Bearer {stand}",
+    ]  # fmt: skip
+
+
+async def test_certificates_are_as_clients_want_them(inside: Inside) -> None:
+    """G-116 to G-119, G-107."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+    context = ssl.create_default_context(cadata=inside.authority)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    _, writer = await asyncio.open_connection("127.0.0.1", inside.port, ssl=context, server_hostname=HOST)
+    tls = writer.get_extra_info("ssl_object")
+    assert tls.selected_alpn_protocol() == "http/1.1"
+    leaf = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True))
+    authority = x509.load_pem_x509_certificate(inside.authority.encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [HOST]
+    assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days <= 398
+    issuer = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    assert issuer == authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    writer.close()
+
+
+async def test_a_refused_host_is_told_why_inside_of_tls(inside: Inside) -> None:
+    """G-50, G-312."""
+    reader, writer = await inside.open("evil.test")
+    writer.write(b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"host-not-allowed" in answer
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", inside.port, ssl=unnamed(), server_hostname=None)
+
+
+def unnamed() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def test_a_client_that_does_not_trust_the_gateway_is_noticed(inside: Inside) -> None:
+    """G-135."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+
+    def connect() -> None:
+        plain = socket.create_connection(("127.0.0.1", inside.port), 30)
+        with plain, pytest.raises(ssl.SSLCertVerificationError):
+            ssl.create_default_context().wrap_socket(plain, server_hostname=HOST)
+
+    await asyncio.to_thread(connect)
+    record = await inside.bed.audit("tls", "failed")
+    assert "client-distrusts-gateway" in record.reason
+
+
+async def test_a_hello_that_may_hide_another_is_answered_by_the_gateway(inside: Inside) -> None:
+    """G-50: it never reaches the server, although this host is passed through."""
+    plain = hello(HOST)
+    reader, writer = await asyncio.open_connection("127.0.0.1", inside.port)
+    writer.write(with_extension(plain, 0xFE0D, b"\x00" * 40))
+    async with asyncio.timeout(30):
+        answer = await reader.readexactly(5)
+    assert answer[0] == 22  # a handshake: the gateway's own
+    writer.close()
+    assert not [
+        record for record in inside.bed.audits if record.kind == "tls" and record.decision == "allowed"
+    ]
+
+
+def with_extension(record: bytes, kind: int, body: bytes) -> bytes:
+    """A client hello with one more extension."""
+    message = bytearray(record[5:])
+    at = 4 + 2 + 32
+    at += 1 + message[at]
+    at += 2 + int.from_bytes(message[at : at + 2], "big")
+    at += 1 + message[at]
+    added = kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body
+    size = int.from_bytes(message[at : at + 2], "big") + len(added)
+    message[at : at + 2] = size.to_bytes(2, "big")
+    message += added
+    message[1:4] = (len(message) - 4).to_bytes(3, "big")
+    return record[:3] + len(message).to_bytes(2, "big") + bytes(message)
+
+
+async def test_continue_is_said_for_what_is_allowed(inside: Inside) -> None:
+    """G-84: a refused request gets its answer without its body being read."""
+    await inside.attach(HostRule(HOST, (inside.server,), ("POST",), ("/yes",), private=True))
+    head = "POST {} HTTP/1.1\nHost: H\nContent-Length: 3\nExpect: 100-continue\nConnection: close\n\n"
+    reader, writer = await inside.open()
+    writer.write(inside.request(head.format("/yes")))
+    async with asyncio.timeout(30):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        writer.write(b"abc")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    assert (await inside.raw(inside.request(head.format("/no")))).startswith(b"HTTP/1.1 403")
+
+
+async def test_handshakes_that_do_not_end_are_ended(inside: Inside) -> None:
+    """G-340: half a handshake, many times, keeps nobody else out."""
+    await inside.bind(Binding((HOST,), (inside.server,)))
+    halves = [await asyncio.open_connection("127.0.0.1", inside.port) for _ in range(100)]
+    for _, writer in halves:
+        writer.write(hello(HOST))
+    async with inside.client() as http, http.get(inside.url()) as answer:
+        assert answer.status == 200
+    for _, writer in halves:
+        writer.close()
