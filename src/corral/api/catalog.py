@@ -66,9 +66,10 @@ async def _build(caller: Caller, body: protocol.BuildTemplate, tell: Tell) -> Te
 
 @router.post("/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull))
 async def make_checkpoint(caller: CallerDep, body: protocol.Checkpoint) -> protocol.TemplateInfo:
-    """A template of a sandbox as it is now: its files, and with `memory` its running processes."""
+    """A template of a sandbox as it is now: its files, and with `memory` its running processes. It is refused where it
+    would hold a secret of the tenant's, or made without that (`redact`)."""
     made = await caller.engine.checkpoint(
-        caller.tenant, body.sandbox, body.name, memory=body.memory, by=caller.who
+        caller.tenant, body.sandbox, body.name, memory=body.memory, redact=body.redact, by=caller.who
     )
     return shapes.template_info(made)
 

@@ -229,7 +229,9 @@ def _memory(value: template.MachineState | None) -> catalog.TemplateMemory | Non
 def _origin(value: template.Origin | None) -> catalog.TemplateOrigin | None:
     if value is None:
         return None
-    return catalog.TemplateOrigin(sandbox=value.sandbox, sandbox_id=value.sandbox_id, by=value.by)
+    return catalog.TemplateOrigin(
+        sandbox=value.sandbox, sandbox_id=value.sandbox_id, by=value.by, redacted=list(value.redacted)
+    )
 
 
 def build_info(value: build.Build) -> builds.BuildInfo:

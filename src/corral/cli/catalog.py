@@ -6,7 +6,7 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.builds import build_template
-from corral.cli.output import age, clean, fields, note, say, show_json, size, table
+from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
 
@@ -84,12 +84,18 @@ Examples:
 @click.argument("sandbox")
 @click.argument("template")
 @click.option("--memory", is_flag=True, help="With its running processes (gVisor only).")
+@click.option(
+    "--redact", is_flag=True, help="Overwrite secrets of yours that it would hold, rather than refuse."
+)
 @json_option
 @pass_app
-def checkpoint(app: App, sandbox: str, template: str, memory: bool, as_json: bool) -> None:
+def checkpoint(app: App, sandbox: str, template: str, memory: bool, redact: bool, as_json: bool) -> None:
     """Make a template of a sandbox as it is now."""
-    made = app.client.checkpoint(sandbox, template, memory=memory)
+    with progress("keeping it"):
+        made = app.client.checkpoint(sandbox, template, memory=memory, redact=redact)
     show_json(made) if as_json else say(made.name)
+    for line in made.origin.redacted if made.origin else ():
+        note(f"overwritten in the checkpoint: {clean(line)}")
 
 
 # -- prices -------------------------------------------------------------------------------------------------------

@@ -323,7 +323,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandboxes=sandboxes,
         templates=templates,
         registry=registry,
-        can_save=driver.saves_memory,
+        driver=driver,
+        secrets=secrets.values,
     )
     pools = Pools(
         store=store,

@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -37,6 +37,7 @@ from corral.host.capacity import network_bytes
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
 from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId, is_id
+from corral.model.leak import Leak
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
 from corral.model.template import Template
@@ -46,6 +47,7 @@ from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files
 from corral.oci.runtime import Runtime, read_pid
 from corral.rootfs.machine_images import MachineImages
 from corral.rootfs.overlay import mount_root, unmount_root
+from corral.rootfs.scan import Scanner
 from corral.rootfs.store import RootStore
 from corral.wire import guest
 
@@ -368,6 +370,36 @@ class OciDriver:
             token=token,
             own=own,
         )
+
+    async def scan(
+        self,
+        layer: LayerDigest,
+        image: ImageId | None,
+        needles: Mapping[bytes, str],
+        tokens: Mapping[bytes, str],
+        *,
+        redact: bool,
+    ) -> list[Leak]:
+        """As Driver says."""
+        return await asyncio.to_thread(self._scan, layer, image, needles, tokens, redact=redact)
+
+    def _scan(
+        self,
+        layer: LayerDigest,
+        image: ImageId | None,
+        needles: Mapping[bytes, str],
+        tokens: Mapping[bytes, str],
+        *,
+        redact: bool,
+    ) -> list[Leak]:
+        found: list[Leak] = []
+        if image is not None and tokens:
+            self._images.scan(image, Scanner(tokens), overwrite=True)
+        if image is not None and needles:
+            found += self._images.scan(image, Scanner(needles), overwrite=redact)
+        if needles or tokens:
+            found += self._store.scan_layer(layer, Scanner({**tokens, **needles}), overwrite=redact)
+        return found
 
     def saves_memory(self, runtime: str) -> bool:
         """As Driver says."""

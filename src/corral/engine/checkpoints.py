@@ -1,10 +1,11 @@
 """Checkpoints and forks: what is in a sandbox at one moment, for others to start from."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from corral.engine.ports import Progress, Store
+from corral.engine.leaks import LeakCheck
+from corral.engine.ports import Driver, Progress, Store
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Captured, Sandboxes
 from corral.engine.templates import Templates, check_free_name, silent
@@ -12,6 +13,7 @@ from corral.errors import InvalidInput
 from corral.model.ids import TenantId, check_name
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.secrets import Secret
 from corral.model.service import START
 from corral.model.template import MachineState, Origin, Template, TemplateConfig
 
@@ -36,20 +38,32 @@ class Checkpoints:
         sandboxes: Sandboxes,
         templates: Templates,
         registry: Registry,
-        can_save: Callable[[str], bool],
+        driver: Driver,
+        secrets: Callable[[TenantId], Awaitable[dict[str, Secret]]],
     ) -> None:
-        """`can_save` as `Driver.saves_memory`."""
+        """`secrets` gives all keys of a tenant by name."""
         self._store = store
         self._sandboxes = sandboxes
         self._templates = templates
         self._registry = registry
-        self._can_save = can_save
+        self._can_save = driver.saves_memory
+        self._leaks = LeakCheck(store, driver, secrets)
 
     async def make(
-        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+        self,
+        tenant: TenantId,
+        ref: str,
+        name: str,
+        *,
+        memory: bool = False,
+        redact: bool = False,
+        by: str = "",
     ) -> Template:
         """A template of a sandbox as it is now, which stands still for that moment: its files, and with `memory` its
-        processes. Raises Conflict, Unsupported, DiskFull."""
+        processes. Where it would hold a secret of the tenant's it is not made, or with `redact` without that.
+
+        Raises Conflict, Unsupported, DiskFull, Forbidden.
+        """
         check_free_name(name)
         async with self._templates.holding_layers():
             async with self._sandboxes.locked(tenant, ref) as sandbox:
@@ -57,7 +71,8 @@ class Checkpoints:
             try:
                 parent = await self._store.template(sandbox.spec.template)
                 config = checkpoint_config(parent.config, sandbox.spec)
-                origin = Origin(sandbox.spec.name, sandbox.id, by)
+                config, redacted = await self._leaks.clean(sandbox.spec, captured, config, redact=redact)
+                origin = Origin(sandbox.spec.name, sandbox.id, by, redacted)
                 return await self._templates.from_layer(
                     name, parent, captured.layer, config, origin, machine_state(sandbox.spec, captured)
                 )

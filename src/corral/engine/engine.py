@@ -107,7 +107,14 @@ class Engine:
         return self.recent_denials(self.sandboxes.get(tenant, ref).id)
 
     async def checkpoint(
-        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+        self,
+        tenant: TenantId,
+        ref: str,
+        name: str,
+        *,
+        memory: bool = False,
+        redact: bool = False,
+        by: str = "",
     ) -> Template:
         """A template of a sandbox as it is now; a running sandbox stands still for that moment."""
-        return await self.checkpoints.make(tenant, ref, name, memory=memory, by=by)
+        return await self.checkpoints.make(tenant, ref, name, memory=memory, redact=redact, by=by)

@@ -21,6 +21,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, ImageId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
+from corral.model.leak import Leak
 from corral.model.pool import Pool
 from corral.model.process import ProcessInfo, Stream
 from corral.model.push import PushReport, PushToInspect
@@ -252,6 +253,19 @@ class Driver(Protocol):
         """Write the memory of a held sandbox to an image, with `token` taken out; its size in bytes. The sandbox stays
         held, so that its files can be committed as they are now. `own`: only this sandbox will go on from it. An image
         is there whole or not at all. Raises DiskFull."""
+
+    async def scan(
+        self,
+        layer: LayerDigest,
+        image: ImageId | None,
+        needles: Mapping[bytes, str],
+        tokens: Mapping[bytes, str],
+        *,
+        redact: bool,
+    ) -> list[Leak]:
+        """Look in a layer and an image that nothing uses yet for byte strings, which say what they are. With `redact`,
+        they are overwritten where that is possible. `tokens` in the image are so in any case, and not reported. Takes as
+        long as to read all of it."""
 
     async def images(self) -> set[ImageId]:
         """All machine images, and what is left of half made ones."""

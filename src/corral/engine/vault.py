@@ -190,6 +190,17 @@ class Secrets:
         if self._changed is not None:
             await self._changed(tenant, name)
 
+    async def values(self, tenant: TenantId) -> dict[str, Secret]:
+        """All keys of a tenant by the name of their secret: what is kept, and what its source gives now."""
+        found: dict[str, Secret] = {}
+        for kept in await self._store.open_secrets():
+            if kept.tenant == tenant:
+                found[kept.name] = kept.value
+                presented = await self._presented(kept, anew=False)
+                if presented is not None and presented.value.reveal() != kept.value.reveal():
+                    found[f"{kept.name}, the key that it gives"] = presented.value
+        return found
+
     def bound(self, tenant: TenantId, names: Iterable[str]) -> list[tuple[str, Binding]]:
         """Those of these secrets that go to hosts, as they were last published."""
         return [(name, found) for name in names if (found := self._bindings.get((tenant, name))) is not None]

@@ -156,10 +156,10 @@ def snapshot(source: Path, target: Path, *, read_only: bool = False) -> None:
         _ioctl(parent, _SNAP_CREATE_V2, _NAME_ARGS_V2.pack(fd, 0, flags, b"", _name(target)))
 
 
-def set_read_only(path: Path) -> None:
-    """Refuse changes of a subvolume from now on."""
+def set_read_only(path: Path, *, read_only: bool = True) -> None:
+    """Refuse changes of a subvolume from now on, or allow them again."""
     with _directory(path) as fd:
-        _ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _SNAP_READ_ONLY))
+        _ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _SNAP_READ_ONLY if read_only else 0))
 
 
 def is_subvolume(path: Path) -> bool:

@@ -41,11 +41,13 @@ class MachineState:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a checkpoint was made from: the sandbox's name and id, and by whom (empty: the daemon itself)."""
+    """What a checkpoint was made from: the sandbox's name and id, by whom (empty: the daemon itself), and what was taken
+    out of it, as `path: what`."""
 
     sandbox: str
     sandbox_id: SandboxId
     by: str = ""
+    redacted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

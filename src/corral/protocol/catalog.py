@@ -32,6 +32,7 @@ class TemplateOrigin(Reply):
     sandbox: str
     sandbox_id: str
     by: str
+    redacted: list[str] = Field(default=[], description="What was overwritten in it: `path: what`.")
 
 
 class TemplateInfo(Reply):
@@ -92,6 +93,10 @@ class Checkpoint(Request):
 
     sandbox: Ref
     name: Name
+    redact: bool = Field(
+        default=False,
+        description="Overwrite secrets of the tenant's in the checkpoint; else one that would hold some is refused.",
+    )
     memory: bool = Field(
         default=False,
         description="With its running processes, which go on in each sandbox made from it. gVisor only.",

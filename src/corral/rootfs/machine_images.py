@@ -23,6 +23,8 @@ from pathlib import Path
 
 from corral.errors import HostError, InternalError, NotFound
 from corral.model.ids import ImageId, SandboxId, is_id
+from corral.model.leak import Leak
+from corral.rootfs.scan import Scanner
 from corral.rootfs.store import RootStore, public_errors
 
 _RUNTIME, _PROCESSES, _RECORD, _SPOOL = "runtime", "processes", "image.json", ".spool"
@@ -136,6 +138,12 @@ class MachineImages:
             records.mkdir(0o700, exist_ok=True)
             if not any(records.iterdir()):
                 shutil.copytree(self._place(image) / _PROCESSES, records, dirs_exist_ok=True)
+
+    def scan(self, image: ImageId, scanner: Scanner, *, overwrite: bool) -> list[Leak]:
+        """What a scanner finds in an image that nothing uses yet."""
+        with public_errors("look for secrets in a machine image"):
+            found = scanner.tree(self._place(image), overwrite=overwrite)
+        return [Leak(f"memory:{leak.path}", leak.what, leak.overwritten) for leak in found]
 
     def remove(self, image: ImageId) -> None:
         """Idempotent."""

@@ -29,9 +29,11 @@ from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
 from corral.model.ids import LayerDigest, SandboxId, is_id
+from corral.model.leak import Leak
 from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backing
 from corral.rootfs.digest import tree_digest
 from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
+from corral.rootfs.scan import Scanner
 from corral.rootfs.seeds import seed_above, top_of
 from corral.rootfs.volumes import Volumes, free_bytes, remove_trees
 
@@ -196,6 +198,18 @@ class RootStore:
                 self._opened.volumes.remove(fresh)
                 raise
         return digest
+
+    def scan_layer(self, layer: LayerDigest, scanner: Scanner, *, overwrite: bool) -> list[Leak]:
+        """What a scanner finds in a committed layer that nothing uses yet. Takes as long as to read it."""
+        place = self._layer_dir(layer)
+        with public_errors("look for secrets in a layer"):
+            if overwrite:
+                self._opened.volumes.unseal(place)
+            try:
+                return scanner.tree(place / TREE, overwrite=overwrite)
+            finally:
+                if overwrite:
+                    self._opened.volumes.seal(place)
 
     # Layers
 

@@ -33,6 +33,9 @@ class Volumes(Protocol):
     def seal(self, path: Path) -> None:
         """Refuse changes from now on, where that is possible. It cannot be renamed after."""
 
+    def unseal(self, path: Path) -> None:
+        """Allow changes of a sealed one again."""
+
     def limit(self, path: Path, size: int) -> None:
         """At most `size` bytes; set while it is empty, and again at will."""
 
@@ -66,6 +69,10 @@ class BtrfsVolumes:
         """Read-only. What it is made of reaches the disk soon, not at once."""
         btrfs.set_read_only(path)
         btrfs.start_sync(path)
+
+    def unseal(self, path: Path) -> None:
+        """Writable."""
+        btrfs.set_read_only(path, read_only=False)
 
     def limit(self, path: Path, size: int) -> None:
         """By quota group."""
@@ -107,6 +114,9 @@ class PlainVolumes:
 
     def seal(self, path: Path) -> None:
         """Not possible: layers are only ever mounted read-only."""
+
+    def unseal(self, path: Path) -> None:
+        """It always was."""
 
     def limit(self, path: Path, size: int) -> None:
         """Not possible."""

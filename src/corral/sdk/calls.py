@@ -364,9 +364,14 @@ def build_template(
     return LongCall(request, reply(catalog.TemplateInfo), progress)
 
 
-def checkpoint(ref: str, name: str, *, memory: bool = False) -> Call[catalog.TemplateInfo]:
-    """A template of a sandbox as it is now: its files, and with `memory` its running processes (isolation gvisor)."""
-    body = build(catalog.Checkpoint, sandbox=ref, name=name, memory=memory)
+def checkpoint(
+    ref: str, name: str, *, memory: bool = False, redact: bool = False
+) -> Call[catalog.TemplateInfo]:
+    """A template of a sandbox as it is now: its files, and with `memory` its running processes (isolation gvisor).
+
+    It is refused where it would hold a secret of the tenant's; with `redact`, that is overwritten in the checkpoint.
+    """
+    body = build(catalog.Checkpoint, sandbox=ref, name=name, memory=memory, redact=redact)
     return Call(post(url("templates", "checkpoint"), body, quick=False), reply(catalog.TemplateInfo))
 
 

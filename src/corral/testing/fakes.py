@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from corral.engine.ports import (
@@ -22,6 +22,7 @@ from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId
+from corral.model.leak import Leak
 from corral.model.process import ProcessInfo, Stream
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
@@ -116,6 +117,7 @@ class FakeDriver:
         self.links: dict[SandboxId, FakeGuestLink] = {}
         self.ends: dict[SandboxId, asyncio.Event] = {}
         self.saved: set[ImageId] = set()
+        self.leaks: list[bytes] = []
         self.busy: dict[SandboxId, tuple[int, int]] = {}
         self.fail_at: set[str] = set()
         self.calls: list[str] = []
@@ -153,6 +155,20 @@ class FakeDriver:
         self._step("save")
         self.saved.add(image)
         return 0
+
+    async def scan(
+        self,
+        layer: LayerDigest,
+        image: ImageId | None,
+        needles: Mapping[bytes, str],
+        tokens: Mapping[bytes, str],
+        *,
+        redact: bool,
+    ) -> list[Leak]:
+        """What `leaks` says, as far as it is looked for."""
+        self._step("scan")
+        searched = {**needles, **tokens}
+        return [Leak("/leak", searched[word], redact) for word in self.leaks if word in searched]
 
     async def images(self) -> set[ImageId]:
         """All that were saved."""

@@ -26,6 +26,7 @@ from corral.model.capacity import Resource, Rules
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, Limits, Sandbox
+from corral.model.secrets import Secret
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine
 
@@ -57,6 +58,11 @@ class World:
     templates: Templates = field(init=False)
     checkpoints: Checkpoints = field(init=False)
     """Parts of the engine that was made last."""
+
+    secrets: dict[str, Secret] = field(default_factory=dict)
+
+    async def _secrets(self, _: TenantId) -> dict[str, Secret]:
+        return self.secrets
 
     def engine(self) -> Sandboxes:
         """A new engine over the same world: what a restart of the daemon is."""
@@ -121,7 +127,8 @@ class World:
             sandboxes=made,
             templates=self.templates,
             registry=registry,
-            can_save=self.driver.saves_memory,
+            driver=self.driver,
+            secrets=self._secrets,
         )
         return made
 

@@ -663,7 +663,14 @@ class FakeEngine:
         return self.files
 
     async def checkpoint(
-        self, tenant: TenantId, ref: str, name: str, *, memory: bool = False, by: str = ""
+        self,
+        tenant: TenantId,
+        ref: str,
+        name: str,
+        *,
+        memory: bool = False,
+        redact: bool = False,
+        by: str = "",
     ) -> Template:
         self.sandboxes.get(tenant, ref)
         return template(name)
