@@ -1,5 +1,6 @@
 """The main job with the real agents: each fixes a failing test in a sandbox, and the key never gets there."""
 
+import base64
 import json
 import os
 import secrets
@@ -8,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +44,12 @@ class Model:
 
 @pytest.fixture
 def model() -> Iterator[Model]:
-    key = f"sk-test-{secrets.token_hex(24)}"
+    with _serving(f"sk-test-{secrets.token_hex(24)}") as found:
+        yield found
+
+
+@contextmanager
+def _serving(key: str) -> Iterator[Model]:
     process = subprocess.Popen(
         [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
         env={**os.environ, "MODEL_KEY": key},
@@ -132,6 +139,57 @@ def test_an_agent_fixes_the_tests_and_its_commit_comes_out(
     assert {m: row["output"] for m, row in billed.items()} == {m: t["output"] for m, t in seen.items()}
     assert all(row["cost"] > 0 for row in billed.values())
     assert model.key.encode() not in _everything_inside(daemon, name)
+
+
+def _jwt(**claims: object) -> str:
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{body}.{secrets.token_hex(16)}"
+
+
+def _add_login(daemon: Daemon, agent: str, tmp_path: Path, url: str, key: str) -> list[str]:
+    """Add a subscription whose access token is `key`; all that must stay on the host."""
+    if agent == "claude":
+        daemon.cli("secret", "add", "anthropic", "--base-url", url, input=key)
+        return [key]
+    account = {"chatgpt_account_id": "account-canary"}
+    tokens = {
+        "access_token": key,
+        "refresh_token": "refresh-canary",
+        "id_token": _jwt(**{"https://api.openai.com/auth": account}),
+    }
+    file = tmp_path / "auth.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"tokens": tokens}, indent=2))
+    base = f"{url}/backend-api/codex"
+    daemon.cli("secret", "add", "codex", "--login", "codex", "--from-file", str(file), "--base-url", base)
+    return [key, "refresh-canary", "account-canary"]
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_an_agent_works_on_a_subscription_whose_login_stays_on_the_host(
+    daemon: Daemon, repo: Path, tmp_path: Path, agent: str
+) -> None:
+    """G-161, G-166 to G-169, G-175: it finds a login file, all of it placeholders but for the sandbox's own token."""
+    now = int(time.time())
+    key = f"sk-ant-oat01-{secrets.token_hex(24)}" if agent == "claude" else _jwt(iat=now, exp=now + 86_400)
+    for name in ("anthropic", "openai", "codex"):
+        daemon.cli("secret", "rm", "-f", name)
+    with _serving(key) as model:
+        canaries = _add_login(daemon, agent, tmp_path, model.url, key)
+        name = f"login-{agent}"
+        daemon.cli(
+            "run", agent, "make the tests pass", "--repo", str(repo), "--branch", "auto", "--name", name
+        )
+        stats = model.stats()
+    assert "+    return a + b" in daemon.cli("diff", name).stdout
+    assert (stats["bad"], stats["extra"]) == (0, 0)
+    status = ("claude", "auth", "status") if agent == "claude" else ("codex", "login", "status")
+    shown = daemon.cli("exec", name, "--", "sh", "-c", f"{' '.join(status)} 2>&1").stdout
+    assert '"authMethod": "claude.ai"' in shown if agent == "claude" else "Logged in using ChatGPT" in shown
+    inside = _everything_inside(daemon, name)
+    assert [canary for canary in canaries if canary.encode() in inside] == []
+    if agent == "codex":
+        daemon.cli("secret", "rm", "codex")
 
 
 def test_an_agent_outlives_both_processes_of_the_daemon(daemon: Daemon, model: Model, repo: Path) -> None:

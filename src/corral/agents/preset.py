@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from corral.errors import InvalidInput
-from corral.model.secrets import Provider
+from corral.model.secrets import Provider, SecretForm
 
 HOME = "/home/user"
 _CACHE = "/var/tmp/corral-npm-cache"  # noqa: S108 (in a sandbox, whose only user it is)
@@ -25,6 +25,7 @@ class Connection:
     provider: Provider
     base_url: str
     token: str = field(repr=False)
+    form: SecretForm = SecretForm.VALUE
 
 
 @dataclass(frozen=True, slots=True)

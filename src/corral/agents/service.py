@@ -5,6 +5,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+from corral.agents.logins import login_file, without_keys
 from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
 from corral.engine.environment import (
@@ -24,7 +25,7 @@ from corral.errors import Conflict, HostError, InvalidInput
 from corral.model.ids import LayerDigest, TenantId
 from corral.model.process import ProcessInfo
 from corral.model.sandbox import Limits, Sandbox
-from corral.model.secrets import SecretInfo
+from corral.model.secrets import SecretForm, SecretInfo
 from corral.model.template import Template
 from corral.policy.egress import canonical_host
 
@@ -105,7 +106,8 @@ class AgentService:
         connection = _connection(find_preset(spec.agent), named, token.reveal())
         if connection is None:
             return env
-        return {**find_preset(spec.agent).environment(connection), **env}
+        own = find_preset(spec.agent).environment(connection)
+        return {**without_keys(spec.agent, connection.form, own), **env}
 
     async def configure(self, sandbox: Sandbox) -> None:
         """Write the agent's configuration into a new sandbox, so that its first start asks nothing."""
@@ -119,6 +121,15 @@ class AgentService:
         files = self._driver.files(spec)
         for file in preset.home_files(connection, workdir=spec.workdir):
             await files.write(file.path, _once(file.content.encode()), spec.user, file.mode)
+        await self._write_login(sandbox, connection.form)
+
+    async def _write_login(self, sandbox: Sandbox, form: SecretForm) -> None:
+        """The login file that a subscription's agent looks for, with the sandbox's token of this time."""
+        token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)
+        file = login_file(sandbox.spec.agent or "", form, token.reveal())
+        if file is not None:
+            files = self._driver.files(sandbox.spec)
+            await files.write(file.path, _once(file.content.encode()), sandbox.spec.user, file.mode)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -128,6 +139,8 @@ class AgentService:
         preset = self._preset(sandbox)
         chosen = _first_usable(preset, await self._existing(tenant, sandbox.spec.secrets))
         provider = chosen.provider if chosen else None
+        if chosen is not None:
+            await self._write_login(sandbox, chosen.form)
         if prompt is not None:
             if not prompt.strip():
                 raise InvalidInput("the prompt is empty", "say what the agent shall do")
@@ -215,7 +228,9 @@ def _first_usable(preset: AgentPreset, secrets: list[SecretInfo]) -> SecretInfo 
 def _connection(preset: AgentPreset, secrets: list[SecretInfo], token: str) -> Connection | None:
     chosen = _first_usable(preset, secrets)
     return (
-        None if chosen is None else Connection(chosen.name, chosen.provider, service_url(chosen.name), token)
+        None
+        if chosen is None
+        else Connection(chosen.name, chosen.provider, service_url(chosen.name), token, chosen.form)
     )
 
 

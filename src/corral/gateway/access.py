@@ -34,6 +34,7 @@ _ACCOUNT_FIELDS = frozenset(
     }
 )
 _OAUTH_PREFIX = "sk-ant-oat"
+_OAUTH_PLACEHOLDER = "sk-ant-oat01-"
 _OAUTH_BETA = "oauth-2025-04-20"
 
 
@@ -53,7 +54,7 @@ def tokens(fields: Sequence[tuple[bytes, bytes]], query: str) -> set[str]:
     for part in query.split("&"):
         if parameter(part).lower() in KEY_PARAMETERS:
             found.add(unquote_plus(part.partition("=")[2]))
-    return found - {""}
+    return {_unwrapped(token) for token in found - {""}}
 
 
 def _authorization(value: str) -> set[str]:
@@ -67,6 +68,13 @@ def _authorization(value: str) -> set[str]:
         return {value}
     # Clients name the user as they like when the password is the token, and the other way round.
     return {password or user}
+
+
+def _unwrapped(token: str) -> str:
+    """A sandbox's token as it is, out of the form of a subscription's that its login file gives it (G-175)."""
+    return (
+        token.removeprefix(_OAUTH_PLACEHOLDER) if token.startswith(_OAUTH_PLACEHOLDER + "sk-crl-") else token
+    )
 
 
 def _subprotocols(value: str) -> set[str]:

@@ -55,7 +55,14 @@ class Credentials:
 
 
 def judge(headers: Mapping[str, str], native: str, key: str) -> Credentials:
-    """Judge a request's headers (names case-insensitive) for an API whose key belongs in the header `native`."""
+    """Judge a request's headers (names case-insensitive) for an API whose key belongs in the header `native`.
+
+    A key of the form of a Claude subscription's is good as a bearer with its beta alone, as at Anthropic.
+    """
+    if native == "x-api-key" and key.startswith("sk-ant-oat"):
+        native = (
+            "authorization" if "oauth-2025-04-20" in headers.get("anthropic-beta", "") else "no such header"
+        )
     wanted = f"Bearer {key}" if native == "authorization" else key
     good = hmac.compare_digest(headers.get(native, "").encode(), wanted.encode())
     return Credentials(

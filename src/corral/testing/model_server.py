@@ -46,6 +46,8 @@ _ENDPOINTS: dict[str, Dialect] = {
     "/v1/responses": _RESPONSES,
     "/v1/chat/completions": _CHAT,
 }
+_CHATGPT = "/backend-api/codex/"
+"""Where a ChatGPT subscription's Responses API is."""
 _COUNT_TOKENS = "/v1/messages/count_tokens"
 _MODELS = ("claude-sonnet-4-5", "claude-haiku-4-5", "gpt-5.1", "gpt-5.1-codex", "gpt-5-mini")
 
@@ -124,7 +126,7 @@ class ModelServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         anthropic = request.path.startswith("/v1/messages") or "anthropic-version" in request.headers
         credentials = judge(request.headers, "x-api-key" if anthropic else "authorization", self._key)
-        dialect = _ENDPOINTS.get(request.path, _ANTHROPIC if anthropic else _CHAT)
+        dialect = _ENDPOINTS.get(_path(request), _ANTHROPIC if anthropic else _CHAT)
         self.stats.good += credentials.good
         self.stats.bad += not credentials.good
         self.stats.extra += credentials.good and bool(credentials.extra)
@@ -139,16 +141,19 @@ class ModelServer:
             self._write_log(record)
 
     async def _route(self, request: web.Request, dialect: Dialect, record: Json) -> web.StreamResponse:
-        if request.method == "GET" and request.path.startswith("/v1/models"):
-            return _models(request.path.removeprefix("/v1/models").strip("/"), dialect)
-        if request.method != "POST" or request.path not in (*_ENDPOINTS, _COUNT_TOKENS):
+        path = _path(request)
+        if request.method == "GET" and path.startswith("/v1/models"):
+            return _models(path.removeprefix("/v1/models").strip("/"), dialect)
+        if request.method != "POST" or path not in (*_ENDPOINTS, _COUNT_TOKENS):
             return self._error(record, dialect, 404, f"there is no {request.method} {request.path}")
         try:
             coding = request.headers.get("content-encoding", "").lower()
             data = decode_body(await request.read(), coding)
             body = json.loads(data)
-            if request.path == _COUNT_TOKENS:
+            if path == _COUNT_TOKENS:
                 return web.json_response({"input_tokens": max(1, len(data) // 4)})
+            if request.path.startswith(_CHATGPT):
+                _check_subscription(request, body)
             conversation = dialect.read(body, len(data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return self._error(record, dialect, 400, f"the request is not valid: {error}")
@@ -218,6 +223,19 @@ def _describe(call: Call) -> Json:
         "calls": reply.tool.name if reply.tool else None,
         "tokens": asdict(call.tokens),
     }
+
+
+def _path(request: web.Request) -> str:
+    """The path as the usual API has it."""
+    return "/v1/" + request.path.removeprefix(_CHATGPT) if request.path.startswith(_CHATGPT) else request.path
+
+
+def _check_subscription(request: web.Request, body: Json) -> None:
+    """What the API of a ChatGPT subscription insists on. Raises ValueError."""
+    if not request.headers.get("chatgpt-account-id"):
+        raise ValueError("no account is named")
+    if body.get("store") is not False or body.get("stream") is not True or "max_output_tokens" in body:
+        raise ValueError("it must be streamed, not stored, and without max_output_tokens")
 
 
 def _models(wanted: str, dialect: Dialect) -> web.Response:

@@ -185,3 +185,15 @@ def test_a_subscriptions_token_goes_up_as_bearer_with_its_beta() -> None:
         [("anthropic-beta", "oauth-2025-04-20")], Provider.ANTHROPIC, "sk-ant-oat01-x", body=True
     )
     assert [value for name, value in again if name == "anthropic-beta"] == ["oauth-2025-04-20"]
+
+
+def test_a_login_file_wraps_the_token() -> None:
+    """G-175: what a subscription's login file makes of it is the sandbox's token; a real one is not."""
+    assert tokens([(b"Authorization", b"Bearer sk-ant-oat01-sk-crl-abc")], "") == {"sk-crl-abc"}
+    assert tokens([(b"Authorization", b"Bearer sk-ant-oat01-abc")], "") == {"sk-ant-oat01-abc"}
+
+
+def test_a_subscriptions_account_is_the_hosts() -> None:
+    """G-183."""
+    fields = upstream_fields([("ChatGPT-Account-ID", "other")], OPENAI, "k", body=True, account="own")
+    assert [value for name, value in fields if name.lower() == "chatgpt-account-id"] == ["own"]
