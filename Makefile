@@ -16,10 +16,14 @@ test: setup lint
 	@tests/conformance/setup
 	$(BIN)/pytest
 
-# E2B's own SDKs against a daemon of this tree.
+# E2B's own SDKs against a daemon of this tree; SUITE=PATH: the suite of an E2B checkout at PATH.
 conformance: setup
+ifdef SUITE
+	@tests/conformance/suite $(SUITE)
+else
 	@tests/conformance/setup
 	$(BIN)/pytest -q tests/conformance
+endif
 
 # Types and unit tests take as long as each other: side by side.
 check: setup style

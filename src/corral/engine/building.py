@@ -121,13 +121,11 @@ class _Run:
             async with self._sandbox(tuple(last.layers), last.state.config(), starts=True):
                 pass
         self._tell("keeping the template")
-        return await self._parts.templates.publish(
-            self._tenant,
-            self._request.name,
-            tuple(last.layers),
-            last.state.config(),
-            source=f"build:{recipe.stages[needed[-1]].base}"[:200],
-        )
+        source = f"build:{recipe.stages[needed[-1]].base}"[:200]
+        layers, config = tuple(last.layers), last.state.config()
+        for tag in self._request.tags:
+            await self._parts.templates.publish(self._tenant, tag, layers, config, source)
+        return await self._parts.templates.publish(self._tenant, self._request.name, layers, config, source)
 
     def _tell(self, text: str, *, output: bool = False) -> None:
         self._tell_step(self._tally.step, text, output)
@@ -316,7 +314,9 @@ class _Run:
         if archive not in self._archives:
             self._archives[archive] = await self._parts.archives.items(self._tenant, archive)
         items = self._archives[archive]
-        placed = await asyncio.to_thread(choose, items, sources, action.exclude, directory=action.directory)
+        placed = await asyncio.to_thread(
+            choose, items, sources, action.exclude, directory=action.directory, links=action.links
+        )
         placing = _placing(built, action)
         await self._layer(
             built,

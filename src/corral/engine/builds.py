@@ -229,7 +229,8 @@ def entry_error(build: Build) -> CorralError:
 
 def checked(request: BuildRequest) -> BuildRequest:
     """`request` itself, or InvalidInput or Conflict that names what is wrong with it."""
-    check_free_name(request.name)
+    for name in (request.name, *request.tags):
+        check_free_name(name)
     stages_needed(request.recipe)
     check_env(request.args)
     request.limits.checked()

@@ -45,6 +45,7 @@ class Copy:
     `sources` are paths or patterns below the root of the context, or of what `origin` names: another stage, a template,
     or an image. Of a directory its content is copied. `context` is the archive that was uploaded for this step (default:
     that of the build). `owner` is `user[:group]`, `mode` is set on all that is copied. `unpack`: archives are unpacked.
+    `links`: a symlink that a source names stays one; else what it leads to is copied.
     """
 
     sources: tuple[str, ...]
@@ -56,6 +57,7 @@ class Copy:
     files: tuple[InlineFile, ...] = ()
     unpack: bool = False
     exclude: tuple[str, ...] = ()
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,11 @@ class Workdir:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who runs commands from here on: a login name, `uid` or `uid:gid`."""
+    """Who runs commands from here on: a login name, `uid` or `uid:gid`. `sudo`: the template's user may become root, where
+    the image lets it."""
 
     name: str
+    sudo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class BuildRequest:
     """A template to build. `args` are the build's values of `Arg`. `context` is the archive that was uploaded for it.
 
     `allow` and `secrets` are what its commands may reach and use through the gateway, as for a sandbox; by default
-    nothing. `fresh`: carry out every step again, whatever is known from before.
+    nothing. `fresh`: carry out every step again, whatever is known from before. `tags`: further names of the template.
     """
 
     name: str
@@ -169,6 +173,7 @@ class BuildRequest:
     limits: Limits = field(default_factory=lambda: Limits(pids=4096))
     isolation: Isolation | None = None
     fresh: bool = False
+    tags: tuple[str, ...] = ()
 
 
 class BuildStatus(StrEnum):

@@ -22,7 +22,8 @@ DEFAULT_TENANT = TenantId("default")
 
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(NAME_PATTERN)
-_TEMPLATE_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9_])?(:[a-z0-9_][a-z0-9_.-]{0,62})?")
+TEMPLATE_PATTERN = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9_])?(:[a-z0-9_][a-z0-9_.-]{0,62})?"
+_TEMPLATE_NAME = re.compile(TEMPLATE_PATTERN)
 _ID = re.compile(r"[0-9a-f]{16}")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

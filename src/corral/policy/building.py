@@ -112,6 +112,7 @@ class CopyAction:
     mode: int | None
     unpack: bool
     exclude: tuple[str, ...]
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def apply(state: State, step: Step, given: Mapping[str, str]) -> tuple[State, Ac
             return replace(state, workdir=path, pending=pending), None
         case User():
             user = user_of(expand(step.name, state.variables))
-            return replace(state, user=user, final_user=user), None
+            return replace(state, user=user, final_user=user, sudo=state.sudo or step.sudo), None
         case Shell():
             if not step.argv or not step.argv[0]:
                 raise InvalidInput("the shell is empty", 'write it as ["/bin/bash", "-c"]')
@@ -226,6 +227,7 @@ def _copy(state: State, step: Copy) -> CopyAction:
         mode=_mode(step.mode),
         unpack=step.unpack,
         exclude=tuple(expand(pattern, variables) for pattern in step.exclude),
+        links=step.links,
     )
 
 

@@ -53,12 +53,18 @@ class Placed:
 
 
 def choose(
-    items: Mapping[str, Item], sources: Sequence[str], exclude: Sequence[str] = (), *, directory: bool
+    items: Mapping[str, Item],
+    sources: Sequence[str],
+    exclude: Sequence[str] = (),
+    *,
+    directory: bool,
+    links: bool = False,
 ) -> list[Placed]:
     """What `sources` take of an archive, and the place of each below the target, parents first.
 
     The content of a directory goes into the target; a file becomes the target, or goes below it by its name where the
-    target is a `directory`. Raises InvalidInput for a source that matches nothing.
+    target is a `directory`. With `links` a symlink that a source names stays one. Raises InvalidInput for a source that
+    matches nothing.
     """
     excluded = _matcher(exclude)
     children = _children(items)
@@ -72,16 +78,16 @@ def choose(
             )
         several = directory or len(matches) > 1
         for path in matches:
-            for placed in _take(items, children, path, several=several):
+            for placed in _take(items, children, path, several=several, links=links):
                 if excluded is None or not excluded.matches(placed.item.path):
                     chosen[placed.place] = placed
     return [chosen[place] for place in sorted(chosen)]
 
 
 def _take(
-    items: Mapping[str, Item], children: Mapping[str, list[str]], path: str, *, several: bool
+    items: Mapping[str, Item], children: Mapping[str, list[str]], path: str, *, several: bool, links: bool
 ) -> Iterator[Placed]:
-    found = _followed(items, path)
+    found = items[path] if links and path else _followed(items, path)
     if found is None:
         raise InvalidInput(f"{path[:200]!r} is a link that leads out of the context", "copy what it leads to")
     if found.kind is not Kind.DIRECTORY:

@@ -18,10 +18,12 @@ from pydantic import (
 from corral.errors import InvalidInput
 from corral.model.ids import (
     NAME_PATTERN,
+    TEMPLATE_PATTERN,
     check_env,
     check_guest_path,
     check_labels,
     check_name,
+    check_template_name,
     check_user,
 )
 
@@ -81,6 +83,12 @@ Name = Annotated[
     AfterValidator(check_name),
     WithJsonSchema({"type": "string", "maxLength": 63, "pattern": f"^{NAME_PATTERN}$"}),
 ]
+TemplateName = Annotated[
+    str,
+    AfterValidator(check_template_name),
+    WithJsonSchema({"type": "string", "maxLength": 127, "pattern": f"^{TEMPLATE_PATTERN}$"}),
+]
+"""A name, and a tag if any after a colon."""
 User = Annotated[
     str, AfterValidator(check_user), Field(description="Login name, uid or uid:gid in the sandbox.")
 ]

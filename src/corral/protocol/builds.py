@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from corral.errors import InvalidInput
 from corral.model.build import BuildStatus
 from corral.model.sandbox import Isolation
-from corral.protocol.base import Env, Name, Reply, Request, Text, Time
+from corral.protocol.base import Env, Name, Reply, Request, TemplateName, Text, Time
 from corral.protocol.catalog import TemplateInfo
 from corral.protocol.sandboxes import MAX_ALLOW, AllowedHost, LimitsRequest
 
@@ -140,7 +140,7 @@ class StageSteps(Request):
 class StartBuild(Request):
     """A template to build: from a Dockerfile, or from stages of which the last becomes the template."""
 
-    name: Name
+    name: TemplateName
     dockerfile: Annotated[str, Field(max_length=MAX_DOCKERFILE)] | None = None
     target: Text = Field(default="", description="The Dockerfile's stage to build. Default: the last.")
     stages: Annotated[list[StageSteps], Field(min_length=1, max_length=100)] | None = None

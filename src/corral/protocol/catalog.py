@@ -12,7 +12,7 @@ from corral.model.lifecycle import State
 from corral.model.sandbox import Isolation
 from corral.model.secrets import MAX_SECRET, Provider, SecretForm
 from corral.policy.budget import MAX_CAP
-from corral.protocol.base import Name, Ref, Reply, Request, Text, Time
+from corral.protocol.base import Name, Ref, Reply, Request, TemplateName, Text, Time
 
 MAX_PRICE = 10**12
 Price = Annotated[int, Field(ge=0, le=MAX_PRICE)]
@@ -70,7 +70,7 @@ class BuildTemplate(Request):
     """What to build: the base, an OCI image (`image` and `name`), or an agent's template (`agent`)."""
 
     kind: Literal["base", "image", "agent"]
-    name: Name | None = Field(default=None, description="Of the template; for `image` only.")
+    name: TemplateName | None = Field(default=None, description="Of the template; for `image` only.")
     image: Text | None = Field(
         default=None, description="OCI reference.", examples=["registry.example.com/debian:12"]
     )
@@ -92,7 +92,7 @@ class Checkpoint(Request):
     """A template to make from a sandbox as it is now."""
 
     sandbox: Ref
-    name: Name
+    name: TemplateName
     redact: bool = Field(
         default=False,
         description="Overwrite secrets of the tenant's in the checkpoint; else one that would hold some is refused.",

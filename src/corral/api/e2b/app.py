@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.context import Authenticate
 from corral.api.e2b import pausing, sandboxes, snapshots, templates
-from corral.api.e2b.calls import Call, Handler, route
+from corral.api.e2b.builds import Builds
+from corral.api.e2b.calls import Call, Handler, refusing, route
 from corral.api.e2b.dataplane import DataPlane
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.engine.engine import Engine
@@ -41,6 +42,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/default-templates", templates.list_templates),
     ("GET", "/v2/templates", templates.page_templates),
     ("GET", "/templates/aliases/{alias}", templates.get_alias),
+    ("POST", "/templates/tags", templates.assign_tags),
+    ("DELETE", "/templates/tags", templates.delete_tags),
     ("GET", "/templates/{id}", templates.get_template),
     ("DELETE", "/templates/{id}", templates.delete_template),
     ("PATCH", "/v2/templates/{id}", templates.update_template),
@@ -48,12 +51,11 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/templates/{id}/tags", templates.list_tags),
     ("GET", "/templates/{id}/tags/count", templates.count_tags),
     ("GET", "/templates/{id}/tags/exists", templates.has_tag),
-    ("POST", "/templates/tags", templates.assign_tags),
-    ("DELETE", "/templates/tags", templates.delete_tags),
 )
 _ELSEWHERE = ("teams", "volumes", "volumecontent", "secrets", "api-keys", "access-tokens", "nodes", "admin")
 """First parts of paths that E2B has and Corral has not."""
 _OLD = ("instances", "envs")
+_UPLOADS = "e2b-uploads"
 _SANDBOX_ONLY = ("files", "metrics", "process.Process", "filesystem.Filesystem")
 _OWN = frozenset(
     (
@@ -64,6 +66,7 @@ _OWN = frozenset(
         "templates",
         "default-templates",
         "health",
+        _UPLOADS,
         *_ELSEWHERE,
         *_OLD,
         *_SANDBOX_ONLY,
@@ -95,9 +98,13 @@ class E2bApi:
         by_path: dict[str, dict[str, Handler]] = {}
         for method, path, handler in _ROUTES:
             by_path.setdefault(path, {})[method] = handler
+        builds = Builds(engine)
+        for method, path, handler in _build_routes(builds):
+            by_path.setdefault(path, {})[method] = handler
         by_path["/{rest:path}"] = {"*": _absent}
         routes = [route(path, handlers, engine, authenticate, domain) for path, handlers in by_path.items()]
-        self._control = Router([Route("/health", _health), *routes], redirect_slashes=False)
+        uploads = Route(f"/{_UPLOADS}/{{tenant}}/{{hash}}", refusing(builds.receive), methods=["PUT"])
+        self._control = Router([Route("/health", _health), uploads, *routes], redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -114,6 +121,18 @@ class E2bApi:
             await self._control({**scope, "path": raw.partition(b"?")[0].decode("latin-1")}, receive, send)
         else:
             await self.app(scope, receive, send)
+
+
+def _build_routes(builds: Builds) -> list[tuple[str, str, Handler]]:
+    return [
+        ("POST", "/templates", builds.register_v1),
+        ("POST", "/v2/templates", builds.register_v2),
+        ("POST", "/v3/templates", builds.register_v3),
+        ("GET", "/templates/{id}/files/{hash}", builds.file),
+        ("POST", "/v2/templates/{id}/builds/{build}", builds.start),
+        ("GET", "/templates/{id}/builds/{build}/status", builds.status),
+        ("GET", "/templates/{id}/builds/{build}/logs", builds.logs),
+    ]
 
 
 async def _health(_: Request) -> Response:
@@ -139,6 +158,4 @@ async def _absent(call: Call) -> Response:
         "admin",
     ):
         raise not_supported(f"/{first}")
-    if "/templates" in path:
-        raise not_supported("building and tagging templates over this API", "use `corral template build`")
     return JSONResponse({"code": 404, "message": "there is no such path"}, 404)

@@ -95,6 +95,18 @@ def route(
     return made
 
 
+def refusing(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """A handler that answers errors in the form that clients know."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
+            return response_of(error)
+
+    return endpoint
+
+
 def sandbox_id(text: str) -> str:
     """A sandbox's id, without the suffix that old clients append. Raises Refusal."""
     name, dash, client = text.partition("-")

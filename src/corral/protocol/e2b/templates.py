@@ -1,13 +1,44 @@
 """Shapes of templates on the control plane."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from corral.protocol.e2b.sandboxes import Wire
+from corral.protocol.e2b.sandboxes import Int32, Wire
 
 Name = Annotated[str, StringConstraints(max_length=512)]
 Tags = Annotated[list[Name], Field(max_length=100)]
+
+
+class NewTemplate(Wire):
+    """A build to be registered, of all versions of the call."""
+
+    name: Name | None = None
+    alias: Name | None = None
+    tags: Tags | None = None
+    cpu_count: Int32 | None = None
+    memory_mb: Int32 | None = None
+
+
+class Step(Wire):
+    """A step of a build."""
+
+    type: Annotated[str, StringConstraints(max_length=32)]
+    args: list[Annotated[str, StringConstraints(max_length=128 * 1024)]] = Field(default_factory=list)
+    files_hash: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None
+    force: bool = False
+
+
+class StartBuild(Wire):
+    """What to build."""
+
+    from_image: Name | None = None
+    from_template: Name | None = None
+    from_image_registry: dict[str, Any] | None = None
+    force: bool = False
+    steps: Annotated[list[Step], Field(max_length=1000)] = Field(default_factory=list)
+    start_cmd: Annotated[str, StringConstraints(max_length=64 * 1024)] | None = None
+    ready_cmd: Annotated[str, StringConstraints(max_length=64 * 1024)] | None = None
 
 
 class AssignTags(Wire):

@@ -1,0 +1,111 @@
+"""E2B's build steps as recipes of Corral's: what they become, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from corral.api.e2b.builds import limits_of
+from corral.api.e2b.failures import Refusal
+from corral.api.e2b.names import checked_tag, template_id
+from corral.api.e2b.recipes import SHELL, base_of_image, base_of_template, check_registry, recipe_of
+from corral.model.build import Copy, Env, Ready, Run, Start, User, Workdir
+from corral.model.ids import DEFAULT_TENANT
+from corral.model.sandbox import MIB
+from corral.protocol.e2b.templates import NewTemplate, StartBuild
+
+HASH = "a" * 64
+
+
+def _steps(*steps: dict[str, Any], **more: Any) -> list[Any]:
+    body = StartBuild.model_validate({"steps": list(steps), **more})
+    recipe = recipe_of(body, {HASH: "archive"}, base_of_template("base", "user"))
+    return [line.step for line in recipe.stages[0].lines][1:]
+
+
+def test_steps_become_those_of_corral() -> None:
+    assert _steps(
+        {"type": "RUN", "args": ["ls -l"]},
+        {"type": "RUN", "args": ["id", "root"]},
+        {"type": "ENV", "args": ["A", "1", "B", "2"]},
+        {"type": "WORKDIR", "args": ["/app"]},
+        {"type": "COPY", "args": ["src/*.py", "lib", "", "755"], "filesHash": HASH},
+        startCmd="serve",
+        readyCmd="curl localhost",
+    ) == [
+        Run((*SHELL, "ls -l")),
+        Run((*SHELL, "id"), user="root"),
+        Env((("A", "1"), ("B", "2"))),
+        Workdir("/app", "user"),
+        Copy(("src/*.py",), "lib/", context="archive", owner="user", mode=0o755, links=True),
+        Start((), fixed=True),
+        Start((*SHELL, "serve")),
+        Ready((*SHELL, "curl localhost")),
+    ]
+
+
+def test_a_user_is_made_and_owns_what_follows() -> None:
+    add, user, workdir = _steps(
+        {"type": "USER", "args": ["web", "true"]}, {"type": "WORKDIR", "args": ["/srv"]}
+    )
+    assert isinstance(add, Run)
+    assert add.user == "root"
+    assert add.command[-2:] == ("web", "true")
+    assert user == User("web", sudo=True)
+    assert workdir == Workdir("/srv", "web")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "RUN", "args": []},
+        {"type": "ENV", "args": ["A"]},
+        {"type": "WORKDIR", "args": []},
+        {"type": "VOLUME", "args": ["/x"]},
+        {"type": "COPY", "args": ["a", "b"]},
+        {"type": "COPY", "args": ["a", "b"], "filesHash": "b" * 64},
+        {"type": "COPY", "args": ["a", "b", "", "9"], "filesHash": HASH},
+    ],
+)
+def test_steps_that_make_no_sense_are_refused(step: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as caught:
+        _steps(step)
+    assert caught.value.status == 400
+
+
+def test_bases() -> None:
+    assert base_of_image("e2bdev/base:latest").name == "base"
+    assert base_of_image("debian:12").name == "debian:12"
+    assert isinstance(base_of_image("debian:12").before[0], Run)
+    for body in ({}, {"fromImage": "a", "fromTemplate": "b"}):
+        with pytest.raises(Refusal):
+            check_registry(StartBuild.model_validate(body))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "message"),
+    [
+        (-1, 512, "CPU count must be at least 1"),
+        (64, 512, "CPU count must be at most 32"),
+        (3, 512, "CPU count must be 1 or even"),
+        (2, 64, "Memory must be at least 128 MiB"),
+        (2, 513, "Memory must be divisible by 2"),
+    ],
+)
+def test_limits_that_are_refused(cpus: int, memory: int, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        limits_of(NewTemplate.model_validate({"cpuCount": cpus, "memoryMB": memory}))
+
+
+def test_limits_that_are_kept() -> None:
+    assert limits_of(NewTemplate.model_validate({"cpuCount": 1, "memoryMB": 512})).memory == 512 * MIB
+
+
+@pytest.mark.parametrize("tag", ["", "a b", "a/b", "x" * 64, "0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"])
+def test_tags_that_are_refused(tag: str) -> None:
+    with pytest.raises(Refusal):
+        checked_tag(tag)
+
+
+def test_ids_stay_with_their_alias() -> None:
+    assert template_id(DEFAULT_TENANT, "a") == template_id(DEFAULT_TENANT, "a")
+    assert template_id(DEFAULT_TENANT, "a") != template_id(DEFAULT_TENANT, "b")
