@@ -9,7 +9,19 @@ import click
 import pytest
 from fastapi.routing import APIRoute
 
-from corral.api import approvals, audit, builds, catalog, egress, files, grants, pools, processes, sandboxes
+from corral.api import (
+    approvals,
+    audit,
+    builds,
+    catalog,
+    egress,
+    files,
+    grants,
+    learning,
+    pools,
+    processes,
+    sandboxes,
+)
 from corral.cli.main import cli
 from corral.daemon.config import ConfigFile
 from corral.errors import CorralError, all_errors
@@ -78,7 +90,19 @@ def test_every_route_is_documented() -> None:
     told = set(re.findall(r"`([A-Z]+) (/v1/\S+)`", text_of("api.md")))
     routes = {
         (method, route.path)
-        for module in (processes, sandboxes, files, catalog, grants, egress, approvals, pools, builds, audit)
+        for module in (
+            processes,
+            sandboxes,
+            files,
+            catalog,
+            grants,
+            egress,
+            approvals,
+            pools,
+            builds,
+            audit,
+            learning,
+        )
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods or ()

@@ -9,7 +9,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from corral.api import approvals, audit, builds, catalog, egress, files, grants, pools, processes, sandboxes
+from corral.api import (
+    approvals,
+    audit,
+    builds,
+    catalog,
+    egress,
+    files,
+    grants,
+    learning,
+    pools,
+    processes,
+    sandboxes,
+)
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
 from corral.api.e2b.dataplane import DataPlane
@@ -75,7 +87,19 @@ def create_app(
     )
     app.state.engine = engine
     app.state.authenticate = authenticate
-    for module in (processes, sandboxes, files, catalog, grants, egress, approvals, audit, pools, builds):
+    for module in (
+        processes,
+        sandboxes,
+        files,
+        catalog,
+        grants,
+        egress,
+        learning,
+        approvals,
+        audit,
+        pools,
+        builds,
+    ):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)

@@ -83,6 +83,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         setup=None if body.setup is None else _setup(body.setup),
         services=tuple(_service(item) for item in body.services),
         budget=body.budget,
+        budget_at_most=body.budget_at_most,
         idle=IdlePolicy(body.idle_pause, body.idle_stop),
         queue=body.queue,
         queue_timeout=body.queue_timeout,

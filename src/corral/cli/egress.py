@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corral.cli.app import App, pass_app
+from corral.cli.learning import learn, lock
 from corral.cli.output import clean, fields, say, show_json, table
 from corral.cli.values import json_option
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 Examples:
   corral egress show box
   corral egress test box POST https://api.example.com/v1/items
-  corral egress allow box 'GET api.example.com/v1/**' @npm"""
+  corral egress allow box 'GET api.example.com/v1/**' @npm
+  corral egress learn box"""
 )
 def egress() -> None:
     """What sandboxes may reach."""
@@ -126,3 +128,7 @@ def show_presets(app: App, as_json: bool) -> None:
         ["PRESET", "RULE", "PURPOSE"],
         [(item.name, rule, host.purpose) for item in found for host in item.hosts for rule in host.rules],
     )
+
+
+egress.add_command(learn)
+egress.add_command(lock)

@@ -40,6 +40,7 @@ from corral.engine.egress import Egress
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.grants import Grants
+from corral.engine.learning import Learning
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
 from corral.engine.pools import Pools
@@ -66,6 +67,7 @@ from corral.policy.idle import Step
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
 from corral.policy.rules import with_bindings
+from corral.policy.tighten import tightened_cap
 from corral.rootfs.archives import ArchiveStore
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.store import RootStore
@@ -276,7 +278,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def complete(tenant: TenantId, request: CreateRequest) -> CreateRequest:
         if tenant not in uid_bases:
             uid_bases[tenant] = (await store.tenant(tenant)).uid_base
-        request = replace(request, push=joined(request.push, config.value.pushes))
+        request = replace(
+            request,
+            push=joined(request.push, config.value.pushes),
+            budget=tightened_cap(request.budget, config.value.budget, request.budget_at_most),
+        )
         return await projects.complete(
             tenant, await repos.complete(tenant, await agents.complete(tenant, request))
         )
@@ -406,6 +412,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         egress=Egress(lambda: sandboxes, secrets, store),
         grants=Grants(store, client, registry, secrets, clock),
         audit=audit,
+        learning=Learning(store, sandboxes),
         agents=agents,
         repos=repos,
         driver=driver,

@@ -12,6 +12,7 @@ from corral.engine.builds import Builds
 from corral.engine.checkpoints import Checkpoints
 from corral.engine.egress import Egress
 from corral.engine.grants import Grants
+from corral.engine.learning import Learning
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
@@ -71,6 +72,7 @@ class Engine:
     grants: Grants
     audit: AuditLog
     egress: Egress
+    learning: Learning
     agents: Agents
     repos: Repositories
     driver: Driver

@@ -65,6 +65,7 @@ class CreateRequest:
     repo: str | None = None
     branch: str | None = None
     budget: int | None = None
+    budget_at_most: int | None = None
     progress: Progress | None = None
     expiry: Expiry = Expiry.REMOVE
     attributes: dict[str, str] = field(default_factory=dict)
@@ -103,6 +104,7 @@ def checked(request: CreateRequest) -> CreateRequest:
     egress_policy(request.allow, request.deny)
     check_services(request.services)
     checked_cap(request.budget)
+    checked_cap(request.budget_at_most)
     if len(request.repos) > MAX_REPOS:
         raise InvalidInput(f"{len(request.repos)} repositories are too many", f"give at most {MAX_REPOS}")
     checked_rules(request.models)

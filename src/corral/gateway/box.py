@@ -22,6 +22,7 @@ from corral.gateway.redact import Forms
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook
+from corral.policy.learning import ORIGIN
 from corral.policy.tokens import token_matches
 from corral.wire.link import Attach, AuditRecord, GrantSpec
 
@@ -227,9 +228,10 @@ class Box:
         self, kind: str, allowed: Allowed, *, method: str = "", path: str = "", status: int = 0
     ) -> None:
         """Record what was let through."""
+        learned = ORIGIN if allowed.rule.origin == ORIGIN else ""
         self.note(
-            kind, "allowed", host=allowed.host, port=allowed.port, rule=allowed.rule.host, method=method, path=path,
-            status=status,
+            kind, "allowed", host=allowed.host, port=allowed.port, rule=learned or allowed.rule.host, method=method,
+            path=path, status=status,
         )  # fmt: skip
 
     def note(

@@ -14,6 +14,9 @@ cpus = 2
 [policy]                          # asks; a person agrees to them once
 allow = ["registry.npmjs.org"]
 secrets = ["anthropic"]
+deny = ["gist.github.com"]        # what follows only tightens, and needs nobody's consent
+push = ["deny:main"]
+budget = 5
 
 [setup]                           # done once, and kept as long as its files stay as they are
 allow = ["registry.npmjs.org"]    # for setup alone
@@ -96,9 +99,16 @@ def _is_pattern(text: str) -> bool:
     return bool(text) and text.isprintable() and len(text) <= 1000 and not text.startswith((":", "/", "-"))
 
 
+MAX_DOLLARS = 1_000_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A repository's file, read and checked. `limits` holds only what was given, as `Limits` has it."""
+    """A repository's file, read and checked. `limits` holds only what was given, as `Limits` has it.
+
+    `deny`, `push` (rules that deny) and `budget` (at most so many millionths of a US dollar) can only tighten what holds
+    anyway (G-13).
+    """
 
     template: str | None = None
     isolation: Isolation | None = None
@@ -107,6 +117,9 @@ class Project:
     allow: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     carry: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    push: tuple[str, ...] = ()
+    budget: int | None = None
     setup: Setup | None = None
     services: tuple[Service, ...] = ()
 
@@ -222,13 +235,34 @@ def _size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def _policy(table: _Table) -> dict[str, tuple[str, ...]]:
-    found = {
+def _policy(table: _Table) -> dict[str, Any]:
+    found: dict[str, Any] = {
         "allow": table.texts("allow"),
         "secrets": tuple(check_name(name, "secret name") for name in table.texts("secrets")),
+        "deny": table.texts("deny"),
+        "push": tuple(_denying(rule) for rule in table.texts("push")),
+        "budget": _budget(table.take("budget", (int, float))),
     }
     table.end()
     return found
+
+
+def _denying(rule: str) -> str:
+    if not rule.startswith("deny:"):
+        raise _wrong(
+            f"policy.push: {rule[:40]!r} does not deny",
+            "a repository's file can only tighten: write deny:PATTERN",
+        )
+    return rule
+
+
+def _budget(dollars: float | None) -> int | None:
+    """Millionths of a US dollar."""
+    if dollars is None:
+        return None
+    if not 0 <= dollars <= MAX_DOLLARS:
+        raise _wrong("policy.budget is out of range", f"give US dollars, 0 to {MAX_DOLLARS}")
+    return int(dollars * 1_000_000)
 
 
 def _setup(table: _Table, name: str) -> Setup | None:

@@ -175,6 +175,9 @@ class CreateSandbox(Request):
         default=None,
         description="What its model calls may cost, in millionths of a US dollar. Default: the host's.",
     )
+    budget_at_most: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
+        default=None, description="A cap that counts where it is below the one that holds anyway."
+    )
     idle_pause: IdleSeconds | None = Field(
         default=None,
         description="Seconds without use after which it is paused; 0 for never. Default: the host's.",

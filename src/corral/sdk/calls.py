@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from corral.model.sandbox import Isolation
 from corral.model.secrets import Provider, SecretForm
-from corral.protocol import approvals, audit, catalog, pools, sandboxes
+from corral.protocol import approvals, audit, catalog, learning, pools, sandboxes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
@@ -72,6 +72,7 @@ def create_sandbox(
     setup: Mapping[str, Any] | None = None,
     services: Iterable[Mapping[str, Any]] = (),
     budget: int | None = None,
+    budget_at_most: int | None = None,
     idle_pause: int | None = None,
     idle_stop: int | None = None,
     queue: bool = False,
@@ -89,8 +90,8 @@ def create_sandbox(
     memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: what it may reach, as
     `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`; `deny`: what it may not, whatever allows it.
     `secrets`: those that it may use, as `name` or `name=VARIABLE`. `agent`: the coding agent it is for. `repo`: path on
-    the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in millionths
-    of a US dollar. `idle_pause`,
+    the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in
+    millionths of a US dollar; `budget_at_most`: the same, where that is less than holds anyway. `idle_pause`,
     `idle_stop`: seconds without use after which it is paused, and stopped; 0 for never. `queue`: wait for room on the
     host, rather than be refused (NoCapacity, DiskFull), for `queue_timeout`
     seconds at most; `progress` tells the place. `git_repos`: repositories that git in it may use with the host's
@@ -123,6 +124,7 @@ def create_sandbox(
             setup=None if setup is None else dict(setup),
             services=[dict(item) for item in services] or None,
             budget=budget,
+            budget_at_most=budget_at_most,
             idle_pause=idle_pause,
             idle_stop=idle_stop,
             queue=queue or None,
@@ -275,6 +277,24 @@ def follow_approvals(after: int | None = None, *, wait: bool = True) -> Follow[a
 def webhook_key() -> Call[str]:
     """The key with which calls of the webhook are signed. Operator only."""
     return Call(get(url("webhook", "key")), lambda body: parse(approvals.WebhookKey, body).key)
+
+
+# -- learning what is wanted --------------------------------------------------------------------------------------
+
+
+def learn_egress(ref: str) -> Call[learning.LearnedPolicy]:
+    """Let a sandbox reach any public name at ports 443 and 80, and record which, until it is locked."""
+    return Call(post(url("sandboxes", ref, "egress", "learn")), reply(learning.LearnedPolicy))
+
+
+def lock_egress(ref: str, *, dry_run: bool = False) -> Call[learning.LearnedPolicy]:
+    """End learning: from now on it reaches what it has reached meanwhile, and what it could before. With `dry_run`, say
+    so and change nothing. Raises Conflict for one that does not learn.
+    """
+    body = build(learning.Lock, dry_run=dry_run)
+    return Call(
+        post(url("sandboxes", ref, "egress", "lock"), body, quick=False), reply(learning.LearnedPolicy)
+    )
 
 
 # -- the audit log ------------------------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ def create_options(project: Project, given: Mapping[str, Any]) -> dict[str, Any]
     merged["env"] = {**project.env, **(given.get("env") or {})} or None
     merged["limits"] = {**project.limits, **(given.get("limits") or {})} or None
     merged["allow"] = tuple(dict.fromkeys((*project.allow, *(given.get("allow") or ()))))
+    for key, own in (("deny", project.deny), ("push_rules", project.push)):
+        if own:
+            merged[key] = tuple(dict.fromkeys((*(given.get(key) or ()), *own)))
+    if project.budget is not None:
+        merged["budget_at_most"] = project.budget
     if project.secrets:
         merged["secrets"] = tuple(dict.fromkeys((*project.secrets, *(given.get("secrets") or ()))))
     if project.setup is not None:

@@ -28,6 +28,7 @@ from corral.host import namespaces
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.ids import SandboxId
 from corral.network.networks import Networks
+from corral.policy.learning import begin
 
 if TYPE_CHECKING:
     from tests.system.gateway.conftest import Bed
@@ -558,3 +559,19 @@ async def test_a_policy_changes_under_open_connections(world: World) -> None:
     await world.bed.client.reattach(world.bed.spawn())
     again = await world.tls(await world.address("allowed.test"), 9443, "allowed.test")
     again[1].close()
+
+
+async def test_what_is_reached_by_learning_alone_is_recorded_as_that(world: World) -> None:
+    """G-317."""
+    await world.outside.serve(443, echo, tls=True)
+    policy = begin(EgressPolicy((HostRule("allowed.test"),), (f"10.213.{os.getpid() % 250}.0/30",)))
+    await world.bed.client.set_policy(world.sandbox, policy, ())
+    for name in ("allowed.test", "proxied.test"):
+        _, writer = await world.tls(await world.address(name), 443, name)
+        writer.close()
+    for name in ("meta.test", "loop.test"):  # whatever a name leads to, private places stay shut
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await world.tls(await world.address(name), 443, name)
+    await world.bed.client.ping()
+    reached = {r.host: r.rule for r in world.bed.audits if (r.kind, r.decision) == ("tls", "allowed")}
+    assert reached == {"allowed.test": "allowed.test", "proxied.test": "learning"}
