@@ -32,8 +32,8 @@ def binding_options(command: F) -> F:
         click.option("--body", is_flag=True, help="It may stand in the body."),
         click.option(
             "--mode",
-            type=click.Choice(["replace", "set"]),
-            help="Replace a placeholder (default), or set a header field.",
+            type=click.Choice(["replace", "set", "aws"]),
+            help="Replace a placeholder (default), set a header field, or sign requests to AWS.",
         ),
         click.option("--require", is_flag=True, help="Refuse requests to its hosts without the placeholder."),
         click.option("--methods", metavar="GET,POST", help="With --mode set: only these."),

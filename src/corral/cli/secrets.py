@@ -41,6 +41,7 @@ Examples:
   corral secret add stripe --host api.stripe.com < key.txt
   corral secret add maps --host maps.example.com --query key < key.txt
   corral secret add intern --host '*.corp.example' --mode set --header 'Authorization: Bearer {}' --paths '/api/**'
+  corral secret add s3 --host '*.amazonaws.com' --mode aws < key-id-colon-secret.txt
 
 With --host, a sandbox that gets the secret (--secret NAME) holds a placeholder in a variable; the gateway puts the
 secret in its place in requests to these hosts.""",

@@ -15,8 +15,8 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from corral.errors import InvalidInput
-from corral.gateway import framing
+from corral.errors import Forbidden, InvalidInput
+from corral.gateway import aws, framing
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer, proxy_refusal
 from corral.gateway.inject import Bound, Injected, Rejected, inject
@@ -212,6 +212,10 @@ class Forwarder:
         await continue_if_asked(request, headers)
         try:
             data = await self._data(request, call, headers)
+            used = set(call.injected.used)
+            if (one := aws.signer(call.bound, call.injected.target, headers)) is not None:
+                data = await aws.sign(one, request.method, call.injected.target, allowed.host, headers, data)
+                used.add(one.name)
             host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
             sent = self._session.request(
                 request.method,
@@ -224,12 +228,14 @@ class Forwarder:
                 proxy_headers=for_tunnel,
             )
             async with sent as upstream:
-                self._allow(request, call, upstream.status)
+                self._allow(request, call, upstream.status, used)
                 return await self._relay(request, upstream, call)
         except _StopError:
             raise
         except InvalidInput as error:
             raise _StopError(_bad(allowed, error.message, error.hint), 415) from None
+        except Forbidden as error:
+            raise _StopError(_bad(allowed, error.message, error.hint)) from None
         except LeakError as leak:
             raise _StopError(self._leaked(allowed, leak.name)) from None
         except aiohttp.ClientConnectorCertificateError as error:
@@ -266,10 +272,10 @@ class Forwarder:
         )
         return await outgoing.framed(body_of(request), headers)
 
-    def _allow(self, request: web.BaseRequest, call: _Call, status: int) -> None:
+    def _allow(self, request: web.BaseRequest, call: _Call, status: int, used: set[str]) -> None:
         kind = "https" if call.tls else "http"
         self._box.allow(kind, call.allowed, method=request.method, path=call.path, status=status)
-        for name in sorted(call.injected.used):
+        for name in sorted(used):
             self._box.note("secret", "used", host=call.allowed.host, port=call.allowed.port, method=request.method,
                            path=call.path, secret=name, status=status)  # fmt: skip
 

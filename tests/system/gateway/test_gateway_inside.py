@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import hashlib
 import json
 import socket
 import ssl
@@ -31,6 +32,7 @@ from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret
 from corral.policy.bindings import complete_binding
 from corral.policy.placeholder import placeholders
+from corral.wire import sigv4
 
 if TYPE_CHECKING:
     from tests.system.gateway.conftest import Bed
@@ -583,3 +585,50 @@ async def test_handshakes_that_do_not_end_are_ended(inside: Inside) -> None:
         assert answer.status == 200
     for _, writer in halves:
         writer.close()
+
+
+async def test_requests_to_aws_are_signed_again(inside: Inside) -> None:
+    """G-149 to G-152, G-154, G-156, G-159: with the real key, over what is sent."""
+    real = sigv4.Key("AKIAREALREALREALREAL", "real-secret-key-0123456789abcdef", "real-token-0123456789")
+    binding = Binding((HOST,), (inside.server,), mode=Mode.AWS)
+    value = ":".join((real.id, real.secret, real.token))
+    complete = complete_binding(NAME, Secret(value), binding, None)
+    assert complete.parts == 3
+    await inside.bind(binding, value=value)
+    fake = sigv4.Key(*placeholders(NAME, complete, Secret("seed-1"), 3))
+    found = sigv4.Authorization(
+        fake.id, "20261130", "us-east-1", "s3", ("host", "x-amz-content-sha256", "x-amz-date")
+    )
+
+    def signed(target: str, body: bytes, key: sigv4.Key = fake, digest: str = "") -> dict[str, str]:
+        digest = digest or hashlib.sha256(body).hexdigest()
+        fields = [
+            ("Host", f"{HOST}:{inside.server}"),
+            (sigv4.CONTENT_HASH, digest),
+            (sigv4.DATE, "20261130T010203Z"),
+        ]
+        return dict(sigv4.resign("PUT", target, fields, found, key, digest))
+
+    async with inside.client() as http:
+        async with http.put(
+            inside.url("/b/k?x=1"), data=b"body", headers=signed("/b/k?x=1", b"body")
+        ) as answer:
+            assert answer.status == 200
+        sent = dict(inside.seen[-1][1])
+        wanted = signed("/b/k?x=1", b"body", real)
+        assert sent["Authorization"] == wanted["Authorization"]
+        assert sent[sigv4.TOKEN] == real.token
+        assert "real-secret" not in json.dumps(sent)
+        count = len(inside.seen)
+        for headers, body in (
+            (signed("/", b"a"), b"b"),
+            (signed("/", b"a", digest="STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), b"a"),
+        ):
+            async with http.put(inside.url("/"), data=body, headers=headers) as answer:
+                assert answer.status == 403, await answer.text()
+        async with http.get(inside.url(f"/?X-Amz-Credential={fake.id}&X-Amz-Signature=0")) as answer:
+            assert answer.status == 403
+        assert len(inside.seen) == count
+        other = signed("/", b"a", sigv4.Key("AKIAOTHEROTHEROTHERX", "x"))
+        await http.put(inside.url("/"), data=b"a", headers=other)
+        assert dict(inside.seen[-1][1])["Authorization"] == other["Authorization"]
