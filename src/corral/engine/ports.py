@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from corral.model.approval import Approval, ApprovalId, Permission, Status
-from corral.model.audit import AuditCheck, AuditEntry
+from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.binding import Binding
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
 from corral.model.capacity import Room
@@ -645,6 +645,9 @@ class Store(Protocol):
         self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]
     ) -> None:
         """Append a record to the hash-chained audit log. `detail` holds no secret."""
+
+    async def audit_all(self, items: Sequence[AuditItem]) -> None:
+        """Append records, in order and at once; on return they survive a power cut."""
 
     async def audit_entries(
         self,

@@ -37,6 +37,8 @@ READY_TIMEOUT = 30.0
 CALL_TIMEOUT = 30.0
 _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
+_MAX_RECORDS = 256
+_GATHER_SECONDS = 0.01
 
 
 Order = (
@@ -84,7 +86,7 @@ class GatewayClient:
     is ready. `await client.lost()` returns when the link has ended; then start another process and `await
     client.reattach(sock)`.
 
-    The ledger is called for one batch at a time and `on_audit` for one record, in order; no call waits for an audit
+    The ledger and `on_audit` are called for one batch at a time, in order; no call waits for an audit
     record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
     `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer. `inspector` gives
     what reads pushes; without one no push is let through.
@@ -95,7 +97,7 @@ class GatewayClient:
         sock: socket.socket | None = None,
         *,
         ledger: Ledger,
-        on_audit: Callable[[link.AuditRecord], Awaitable[None]],
+        on_audit: Callable[[Sequence[link.AuditRecord]], Awaitable[None]],
         on_ask: OnAsk = refuse_all,
         inspector: Callable[[], Inspector | None] = lambda: None,
     ) -> None:
@@ -433,11 +435,16 @@ class GatewayClient:
 
     async def _deliver(self) -> None:
         while True:
-            record = await self._records.get()
+            records = [await self._records.get()]
+            # Nobody waits for these, and calls that wait for the ledger must not wait behind each of them.
+            await asyncio.sleep(_GATHER_SECONDS)
+            while len(records) < _MAX_RECORDS and not self._records.empty():
+                records.append(self._records.get_nowait())
             try:
-                await until_taken(partial(self._on_audit, record))
+                await until_taken(partial(self._on_audit, records))
             finally:
-                self._records.task_done()
+                for _ in records:
+                    self._records.task_done()
             self._go_on()
 
     def _hold_back(self, channel: Channel) -> None:

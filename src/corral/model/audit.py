@@ -7,6 +7,16 @@ from corral.model.ids import SandboxId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
+class AuditItem:
+    """What is to be recorded: whose it is, and what happened. `detail` holds no secret."""
+
+    tenant: TenantId
+    sandbox: SandboxId | None
+    kind: str
+    detail: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One record. `sequence` counts all tenants' records without a gap; `hash` covers this record and the one before it.
     `detail` holds no secret; what is in it may be a sandbox's words.

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, desc, insert, select, update
 
 from corral.errors import HostError, InvalidInput
-from corral.model.audit import AuditEntry
+from corral.model.audit import AuditEntry, AuditItem
 from corral.model.ids import SandboxId, TenantId
 from corral.store import schema
 from corral.store.keys import Keys
@@ -57,20 +57,40 @@ def append(
     detail: dict[str, str],
 ) -> None:
     """Add one record."""
-    text = json.dumps(detail, sort_keys=True, separators=(",", ":"))
-    if len(text) > MAX_DETAIL:
-        raise InvalidInput(f"an audit record of {len(text)} bytes is too large", f"use at most {MAX_DETAIL}")
+    append_all(db, keys, at, [AuditItem(tenant, sandbox, kind, detail)])
+
+
+def append_all(db: Connection, keys: Keys, at: datetime, items: Sequence[AuditItem]) -> None:
+    """Add records, in order."""
     last = _sealed_last(db, keys)
     if last is None:
         raise HostError(
             "the audit log was altered: its last record is not the one that was sealed",
             "keep the data directory as evidence; what needs an audit record is refused until it is restored",
         )
-    sequence = last.sequence + 1
-    digest = chain(last.hash, canonical(sequence, at, tenant, sandbox, kind, text))
-    record = {"sequence": sequence, "tenant": tenant, "sandbox": sandbox, "at": at, "kind": kind}
-    db.execute(_ADD, {**record, "detail": text, "hash": digest})
-    _set_head(db, keys.audit_head(sequence, digest), first=sequence == 1)
+    sequence, digest = last.sequence, last.hash
+    rows = []
+    for item in items:
+        text = _text(item)
+        sequence += 1
+        digest = chain(digest, canonical(sequence, at, item.tenant, item.sandbox, item.kind, text))
+        record = {
+            "sequence": sequence,
+            "tenant": item.tenant,
+            "sandbox": item.sandbox,
+            "at": at,
+            "kind": item.kind,
+        }
+        rows.append({**record, "detail": text, "hash": digest})
+    db.execute(_ADD, rows)
+    _set_head(db, keys.audit_head(sequence, digest), first=last.sequence == 0)
+
+
+def _text(item: AuditItem) -> str:
+    text = json.dumps(item.detail, sort_keys=True, separators=(",", ":"))
+    if len(text) > MAX_DETAIL:
+        raise InvalidInput(f"an audit record of {len(text)} bytes is too large", f"use at most {MAX_DETAIL}")
+    return text
 
 
 def _set_head(db: Connection, seal: str, *, first: bool) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
-from corral.model.audit import AuditCheck, AuditEntry
+from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
@@ -273,7 +273,11 @@ class SqlStore:
         """Append a record to the hash-chained audit log; on return it survives a power cut. `detail` holds
         no secret.
         """
-        await self._database.run_durable(audit.append, self._keys, self._now(), tenant, sandbox, kind, detail)
+        await self.audit_all([AuditItem(tenant, sandbox, kind, detail)])
+
+    async def audit_all(self, items: Sequence[AuditItem]) -> None:
+        """Append records, in order and at once; on return they survive a power cut."""
+        await self._database.run_durable(audit.append_all, self._keys, self._now(), items)
 
     async def audit_entries(
         self,

@@ -272,9 +272,9 @@ async def gateway(
     """
     bed: Bed | None = None
 
-    async def on_audit(record: AuditRecord) -> None:
+    async def on_audit(records: Sequence[AuditRecord]) -> None:
         if bed is not None:
-            bed.audits.append(record)
+            bed.audits.extend(records)
 
     own = TestLedger()
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
