@@ -14,6 +14,7 @@ from corral.api import (
     audit,
     builds,
     catalog,
+    disk,
     egress,
     files,
     grants,
@@ -98,6 +99,7 @@ def create_app(
         approvals,
         audit,
         pools,
+        disk,
         builds,
     ):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)

@@ -43,6 +43,7 @@ class Config:
     `approval_limit` and `approval_unattended`: seconds that a question waits at most, and where nobody listens. `webhook`:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
+    `checkpoints_keep` and `checkpoints_size`: how many checkpoints of a project are kept, and of how many bytes.
     `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
     The ones that begin with `git` say what holds for pushes of all sandboxes.
     """
@@ -71,6 +72,8 @@ class Config:
     reserve_disk: int = _RULES.reserve_disk
     tenant_sandboxes: int | None = None
     tenant_memory: int | None = None
+    checkpoints_keep: int | None = None
+    checkpoints_size: int | None = None
     idle_pause: float = 0.0
     idle_stop: float = 0.0
     pressure_action: str = "pause"
@@ -354,6 +357,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "idle.stop": ("idle_stop", _time("idle.stop", 0.0)),
     "pressure.action": ("pressure_action", _pressure),
     "pressure.idle": ("pressure_idle", _time("pressure.idle", 600.0)),
+    "checkpoints.keep": ("checkpoints_keep", _count("checkpoints.keep")),
+    "checkpoints.size": ("checkpoints_size", _size("checkpoints.size", None)),
     "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
     "approvals.deadline": ("approval_limit", _number("approvals.deadline", DEFAULT_LIMIT, MAX_DEADLINE)),
     "approvals.unattended": (
@@ -370,6 +375,8 @@ _NONE = (
     "overcommit.pids",
     "tenant.sandboxes",
     "tenant.memory",
+    "checkpoints.keep",
+    "checkpoints.size",
 )
 _SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text, **dict.fromkeys(_NONE, _or_none)}
 

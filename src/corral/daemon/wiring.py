@@ -1,5 +1,6 @@
 """The only place where concrete classes are made and joined."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -36,6 +37,7 @@ from corral.engine.budgets import Budgets
 from corral.engine.building import Builder
 from corral.engine.builds import Builds
 from corral.engine.checkpoints import Checkpoints
+from corral.engine.disk import Disk, Space
 from corral.engine.egress import Egress
 from corral.engine.engine import Engine
 from corral.engine.events import Events
@@ -66,6 +68,7 @@ from corral.network.networks import Networks
 from corral.policy.idle import Step
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
+from corral.policy.retention import Retention
 from corral.policy.rules import with_bindings
 from corral.policy.tighten import tightened_cap
 from corral.rootfs.archives import ArchiveStore
@@ -129,6 +132,10 @@ def _leaves(group: BaseExceptionGroup[BaseException] | None) -> Iterator[BaseExc
             yield from _leaves(error)
         else:
             yield error
+
+
+async def _space(store: RootStore) -> Space:
+    return Space(*await asyncio.to_thread(store.space))
 
 
 async def _uid_bases(store: SqlStore) -> dict[TenantId, int]:
@@ -331,6 +338,16 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         registry=registry,
         driver=driver,
         secrets=secrets.values,
+        on_made=lambda made: tasks.start(disk.tidy(made.tenant), name="checkpoints"),
+    )
+    disk = Disk(
+        store=store,
+        layers=layers,
+        driver=driver,
+        templates=templates,
+        registry=registry,
+        space=lambda: _space(root_store),
+        rules=lambda: Retention(config.value.checkpoints_keep, config.value.checkpoints_size),
     )
     pools = Pools(
         store=store,
@@ -403,6 +420,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=processes,
         templates=templates,
         checkpoints=checkpoints,
+        disk=disk,
         pools=pools,
         builds=builds,
         secrets=secrets,

@@ -40,13 +40,15 @@ class Checkpoints:
         registry: Registry,
         driver: Driver,
         secrets: Callable[[TenantId], Awaitable[dict[str, Secret]]],
+        on_made: Callable[[Template], object] = lambda _: None,
     ) -> None:
-        """`secrets` gives all keys of a tenant by name."""
+        """`secrets` gives all keys of a tenant by name; `on_made` hears of new checkpoints."""
         self._store = store
         self._sandboxes = sandboxes
         self._templates = templates
         self._registry = registry
         self._can_save = driver.saves_memory
+        self._on_made = on_made
         self._leaks = LeakCheck(store, driver, secrets)
 
     async def make(
@@ -72,12 +74,14 @@ class Checkpoints:
                 parent = await self._store.template(sandbox.spec.template)
                 config = checkpoint_config(parent.config, sandbox.spec)
                 config, redacted = await self._leaks.clean(sandbox.spec, captured, config, redact=redact)
-                origin = Origin(sandbox.spec.name, sandbox.id, by, redacted)
-                return await self._templates.from_layer(
+                origin = Origin(sandbox.spec.name, sandbox.id, by, redacted, sandbox.spec.repo or "")
+                made = await self._templates.from_layer(
                     name, parent, captured.layer, config, origin, machine_state(sandbox.spec, captured)
                 )
             finally:
                 await self._settle(captured)
+        self._on_made(made)
+        return made
 
     async def fork(
         self,

@@ -10,6 +10,7 @@ from corral.engine.audit import AuditLog
 from corral.engine.budgets import Budgets
 from corral.engine.builds import Builds
 from corral.engine.checkpoints import Checkpoints
+from corral.engine.disk import Disk
 from corral.engine.egress import Egress
 from corral.engine.grants import Grants
 from corral.engine.learning import Learning
@@ -63,6 +64,7 @@ class Engine:
     processes: Processes
     templates: Templates
     checkpoints: Checkpoints
+    disk: Disk
     pools: Pools
     builds: Builds
     secrets: Secrets

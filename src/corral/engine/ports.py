@@ -324,6 +324,9 @@ class Layers(Protocol):
     async def forget(self, keep: Set[LayerDigest]) -> int:
         """Forget all remembered layers but those in `keep`; how many. `prune` then removes them."""
 
+    async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
+        """What `prune` would remove, as long as no remembered layer grows too old."""
+
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Remove layers that are neither in `keep` nor remembered; bytes freed."""
 

@@ -42,12 +42,13 @@ class MachineState:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a checkpoint was made from: the sandbox's name and id, by whom (empty: the daemon itself), and what was taken
-    out of it, as `path: what`."""
+    out of it, as `path: what`, and the repository that the sandbox worked on (empty: none)."""
 
     sandbox: str
     sandbox_id: SandboxId
     by: str = ""
     redacted: tuple[str, ...] = ()
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)

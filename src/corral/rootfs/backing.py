@@ -19,7 +19,8 @@ from corral.host import btrfs, loop, mounts, syscalls
 from corral.rootfs.volumes import BtrfsVolumes, PlainVolumes, Volumes, free_bytes
 
 _RECORD = "store.json"
-_IMAGE = "store.img"
+IMAGE = "store.img"
+"""The sparse file, in the data directory."""
 _MOUNT = "store"
 _MAX_IMAGE = 1 << 40
 _MIN_IMAGE = 1 << 30
@@ -117,10 +118,10 @@ def _native_quotas(data_dir: Path) -> bool:
 
 
 async def _make_image(data_dir: Path) -> None:
-    image = data_dir / _IMAGE
+    image = data_dir / IMAGE
     if image.exists():
         return
-    unfinished = data_dir / f"{_IMAGE}.new"
+    unfinished = data_dir / f"{IMAGE}.new"
     await asyncio.to_thread(_sparse_file, unfinished, _image_size(data_dir))
     await btrfs.format_file(unfinished, "corral")
     unfinished.rename(image)
@@ -146,7 +147,7 @@ def _sparse_file(path: Path, size: int) -> None:
 
 
 def _mounted_image(data_dir: Path) -> Backing:
-    image, root = data_dir / _IMAGE, data_dir / _MOUNT
+    image, root = data_dir / IMAGE, data_dir / _MOUNT
     try:
         _let_go_of_read_only(root)
         if not mounts.is_mounted(root):

@@ -70,6 +70,11 @@ class LayerStore:
         """Forget all remembered layers but those in `keep`; how many."""
         return await asyncio.to_thread(self._forget, lambda layer, _: layer not in keep)
 
+    async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
+        """What `prune` would remove."""
+        remembered = {layer for _, layer, _ in await asyncio.to_thread(self._steps.entries)}
+        return await asyncio.to_thread(self._store.layers) - keep - remembered - self._base_layers()
+
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Remove layers that are neither in `keep` nor remembered; bytes freed. Those of the `base` image stay, even if
         no row names them."""

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from pathlib import Path
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
 from corral.model.ids import LayerDigest, SandboxId, is_id
 from corral.model.leak import Leak
-from corral.rootfs.backing import Backing, StoreKind, close_backing, open_backing
+from corral.rootfs.backing import IMAGE, Backing, StoreKind, close_backing, open_backing
 from corral.rootfs.digest import tree_digest
 from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
 from corral.rootfs.scan import Scanner
@@ -316,6 +317,14 @@ class RootStore:
     @property
     def _seeds(self) -> Path:
         return self.root / "seeds"
+
+    def space(self) -> tuple[int, int, int | None]:
+        """Bytes that it can hold, those that are free, and those that its file takes of the host's disk, if it has one."""
+        with public_errors("read the store's use of disk"):
+            usage = shutil.disk_usage(self.root)
+            image = self._data_dir / IMAGE
+            file = image.stat().st_blocks * 512 if self.kind is StoreKind.LOOP else None
+            return usage.total, min(usage.free, free_bytes(self._data_dir)), file
 
     @property
     def machines(self) -> Path:

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from corral.model.sandbox import Isolation
 from corral.model.secrets import Provider, SecretForm
 from corral.protocol import approvals, audit, catalog, learning, pools, sandboxes
+from corral.protocol import disk as disk_shapes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
@@ -393,6 +394,21 @@ def checkpoint(
     """
     body = build(catalog.Checkpoint, sandbox=ref, name=name, memory=memory, redact=redact)
     return Call(post(url("templates", "checkpoint"), body, quick=False), reply(catalog.TemplateInfo))
+
+
+def disk() -> Call[disk_shapes.DiskOverview]:
+    """What the store holds, and what of the tenant's takes its disk: own, and shared with others."""
+    return Call(get(url("disk")), reply(disk_shapes.DiskOverview))
+
+
+def prune(
+    *, keep: int | None = None, size: int | None = None, dry_run: bool = False
+) -> Call[disk_shapes.Pruned]:
+    """Remove what nothing needs, and checkpoints beyond `keep` of each project or `size` bytes, oldest first. Without
+    both, the operator's bounds hold. `dry_run` only tells.
+    """
+    body = build(disk_shapes.Prune, dry_run=dry_run, **_given(keep=keep, size=size))
+    return Call(post(url("disk", "prune"), body, quick=False), reply(disk_shapes.Pruned))
 
 
 # -- warm pools ---------------------------------------------------------------------------------------------------

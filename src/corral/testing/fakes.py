@@ -343,6 +343,10 @@ class FakeLayers:
             del self.steps[key]
         return len(gone)
 
+    async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
+        """None."""
+        return set()
+
     async def prune(self, keep: set[LayerDigest]) -> int:
         """Nothing goes; what was to stay is noted."""
         self.kept = keep

@@ -216,6 +216,8 @@ def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
         "get_agent_terminal": "agent_terminal",
         "get_webhook_key": "webhook_key",
         "get_receipt": "receipt",
+        "get_disk": "disk",
+        "prune_disk": "prune",
         "get_grant": "grant",
     }
     for route in routes:

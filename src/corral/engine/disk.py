@@ -1,0 +1,169 @@
+"""What takes disk, and giving back what nothing needs."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from corral.engine.ports import Driver, Layers, Store
+from corral.engine.registry import Registry
+from corral.engine.templates import Templates
+from corral.errors import CorralError, NotFound
+from corral.model.ids import LayerDigest, TenantId
+from corral.model.template import Template
+from corral.policy.retention import Retention, expired, shares
+
+log = logging.getLogger(__name__)
+
+
+class UseKind(StrEnum):
+    """What takes disk."""
+
+    TEMPLATE = "template"
+    CHECKPOINT = "checkpoint"
+    SANDBOX = "sandbox"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """`own` bytes come back when it is removed; `shared` ones are others' too."""
+
+    kind: UseKind
+    name: str
+    own: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A store's disk, in bytes: what it can hold, what is free, and what its file takes of the host's disk (None: it has
+    none)."""
+
+    total: int
+    free: int
+    file: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The store, and what takes its disk, largest first."""
+
+    space: Space
+    uses: list[Use]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was removed, or would be."""
+
+    removed: list[Use]
+    freed: int
+
+
+class Disk:
+    """The disk of all tenants."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        layers: Layers,
+        driver: Driver,
+        templates: Templates,
+        registry: Registry,
+        space: Callable[[], Awaitable[Space]],
+        rules: Callable[[], Retention],
+    ) -> None:
+        """`rules` is what the operator has said of checkpoints."""
+        self._store = store
+        self._layers = layers
+        self._driver = driver
+        self._templates = templates
+        self._registry = registry
+        self._space = space
+        self._rules = rules
+
+    async def overview(self, tenant: TenantId) -> Overview:
+        """What a tenant's templates and sandboxes take, and what nobody needs. A layer is shared with other tenants, too."""
+        uses = [*await self._of_templates(tenant), *await self._of_sandboxes(tenant)]
+        if unused := await self._unused():
+            uses.append(unused)
+        return Overview(await self._space(), sorted(uses, key=lambda use: -use.own))
+
+    async def prune(
+        self, tenant: TenantId, wanted: Retention | None = None, *, dry_run: bool = False
+    ) -> Pruned:
+        """Remove a tenant's checkpoints beyond `wanted` (None: what the operator has set), and layers and images that
+        nothing needs. A checkpoint that a pool is made of is kept, and layers that sandboxes run on."""
+        gone = await self._beyond(tenant, wanted or self._rules())
+        removed = [
+            use for use in await self._of_templates(tenant) if use.name in {item.name for item in gone}
+        ]
+        if unused := await self._unused():
+            removed.append(unused)
+        if not dry_run:
+            for template in gone:
+                log.info("checkpoint %s is beyond what is kept, and removed", template.name)
+                await self._templates.remove(tenant, template.id)
+            await self._templates.prune()
+        return Pruned(removed, sum(use.own for use in removed))
+
+    async def tidy(self, tenant: TenantId) -> None:
+        """Remove checkpoints beyond what the operator lets be kept; called when there is a new one."""
+        for template in await self._beyond(tenant, self._rules()):
+            log.info("checkpoint %s is beyond what is kept, and removed", template.name)
+            await self._templates.remove(tenant, template.id)
+
+    async def _beyond(self, tenant: TenantId, rules: Retention) -> list[Template]:
+        if rules == Retention():
+            return []
+        mine = await self._templates.list(tenant)
+        pooled = {pool.template for pool in await self._store.pools() if pool.tenant == tenant}
+        owns = {
+            key: share.own for key, share in shares(mine, await self._in_use(), await self._sizes()).items()
+        }
+        return expired([item for item in mine if item.name not in pooled], rules, owns)
+
+    async def _of_templates(self, tenant: TenantId) -> list[Use]:
+        mine = await self._templates.list(tenant)
+        found = shares(mine, await self._in_use(), await self._sizes())
+        return [
+            Use(
+                UseKind.TEMPLATE if item.origin is None else UseKind.CHECKPOINT,
+                item.name,
+                found[item.id].own,
+                found[item.id].shared,
+            )
+            for item in mine
+        ]
+
+    async def _of_sandboxes(self, tenant: TenantId) -> list[Use]:
+        uses = []
+        for sandbox in self._registry.of(tenant):
+            try:
+                own = (await self._driver.stats(sandbox.id)).disk
+            except CorralError:  # it is being made, or removed
+                continue
+            uses.append(Use(UseKind.SANDBOX, sandbox.spec.name, own, 0))
+        return uses
+
+    async def _unused(self) -> Use | None:
+        """Layers that no template and no sandbox needs."""
+        needed = await self._store.layers_in_use()
+        size = sum([await self._layers.size(layer) for layer in await self._layers.unused(needed)])
+        return Use(UseKind.UNUSED, "", size, 0) if size else None
+
+    async def _in_use(self) -> list[Template]:
+        """All templates that are offered, and those that sandboxes run on."""
+        offered = {template.id: template for template in await self._store.templates()}
+        for wanted in {sandbox.spec.template for sandbox in self._registry.all()} - offered.keys():
+            try:
+                offered[wanted] = await self._store.template(wanted)
+            except NotFound:
+                continue
+        return list(offered.values())
+
+    async def _sizes(self) -> dict[LayerDigest, int]:
+        layers = {layer for template in await self._in_use() for layer in template.layers}
+        return {layer: await self._layers.size(layer) for layer in layers}
