@@ -11,7 +11,10 @@ from tests.conftest import Daemon
 from tests.traces import wait_for
 
 from corral import Client, Sandbox
+from corral.cli.app import App
+from corral.cli.approvals import announce
 from corral.daemon.webhook import signature
+from corral.errors import Conflict
 from corral.model.secrets import Secret
 
 pytestmark = pytest.mark.root
@@ -103,3 +106,40 @@ def test_a_webhook_is_told_signed_and_tried_again(
         assert json.loads(hook[1].get(timeout=60)[1])["approval"]["status"] == "allowed"
     finally:
         client.set_config("approvals.webhook", "")
+
+
+def test_a_crash_leaves_what_was_answered_and_nothing_that_waits(
+    daemon: Daemon, client: Client, box: Sandbox
+) -> None:
+    """G-258, G-325: `kill -9` of both processes while one question waits and another was answered."""
+    asking = box.spawn("corral-ask host asked.example.com to read its docs")
+    client.approve(_pending(client), "sandbox")
+    assert asking.wait().exit_code == 0
+    waiting = box.spawn("corral-ask host other.example.com to read more")
+    id = _pending(client)
+    daemon.kill()
+    daemon.start()
+    with daemon.client() as later:
+        found = later.get_approval(id)
+        assert (found.status, found.reason) == ("withdrawn", "the daemon was restarted")
+        with pytest.raises(Conflict):
+            later.approve(id)
+        again = Sandbox.connect(box.id, client=later)
+        assert again.exec("getent ahostsv4 asked.example.com").exit_code == 0
+        assert again.exec("getent ahostsv4 other.example.com").exit_code != 0
+        assert again.process(waiting.id).wait().exit_code == 3
+        assert later.check_audit().fault == ""
+
+
+def test_a_run_shows_what_its_sandbox_asks_for(
+    daemon: Daemon, box: Sandbox, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with daemon.client() as other:
+        announce(App(other), box.id)
+        heard = ""
+        for number in range(50):
+            box.exec(f"timeout 1 corral-ask host h{number}.example.com why", timeout=20)
+            heard += capfd.readouterr().err
+            if "corral approve" in heard:
+                break
+    assert "box asks (host): connect to h" in heard

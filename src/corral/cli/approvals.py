@@ -1,8 +1,11 @@
 """Commands of approvals: what sandboxes ask for, and the answers."""
 
+import contextlib
 import getpass
 import os
 import sys
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,10 +14,11 @@ import click
 from corral.cli.app import App, pass_app
 from corral.cli.output import clean, json_line, note, say, show_json, table
 from corral.cli.values import json_option
-from corral.errors import InvalidInput
+from corral.errors import CorralError, InvalidInput
 
 if TYPE_CHECKING:
     from corral.protocol.approvals import ApprovalInfo
+    from corral.sdk.settings import Settings
 
 _INDENT = "    "
 _MOST_LINES = 40
@@ -172,3 +176,22 @@ def _who() -> str:
         return (os.environ.get("SUDO_USER") or getpass.getuser())[:64]
     except (KeyError, OSError):
         return ""
+
+
+def announce(app: App, sandbox: str) -> None:
+    """Tell on stderr what a sandbox asks for while the command goes on; whoever sees it counts as listening."""
+    where = replace(app.client.where, autostart=False)
+    threading.Thread(target=_announce, args=(where, sandbox), daemon=True).start()
+
+
+def _announce(where: "Settings", sandbox: str) -> None:
+    from corral.sdk.client import Client
+
+    # It ends with the process; when the daemon goes, the command itself has more to say about that.
+    with contextlib.suppress(CorralError), Client(where=where) as client:
+        for item in client.follow_approvals():
+            if item.sandbox == sandbox and item.status == "pending":
+                note(clean(f"{item.name} asks ({item.kind}): {item.summary}"))
+                note(
+                    f"  yes: corral approve {item.id}   no: corral deny {item.id}   more: corral approvals {item.id}"
+                )

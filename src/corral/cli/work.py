@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.app import App, pass_app
+from corral.cli.approvals import announce
 from corral.cli.budgets import budget_line
 from corral.cli.output import (
     clean,
@@ -93,6 +94,7 @@ def _to_the_end(
     app: App, sandbox: "SandboxInfo", process: "ProcessInfo", *, as_json: bool, remove: bool
 ) -> int:
     note(f"{sandbox.name}: {sandbox.agent} works")
+    announce(app, sandbox.id)
     exit = _follow(app, sandbox, process, err=as_json)
     if exit is None:
         note(f"the agent goes on: `corral logs -f {sandbox.name}`; to end it: `corral rm {sandbox.name}`")

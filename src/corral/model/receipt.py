@@ -122,7 +122,7 @@ class Sums:
             # Records that the gateway left out, since they were too many, are counted by the next one.
             count = 1 + int(entry.detail.get("suppressed", "0") or 0)
             decision = entry.detail.get("decision", "")
-            if service == "push":
+            if service == "git" and entry.detail.get("method") == "push":
                 self._push(entry, decision)
             if decision == "denied":
                 self.denied += count
@@ -132,7 +132,8 @@ class Sums:
 
     def _push(self, entry: AuditEntry, decision: str) -> None:
         if len(self.pushes) < MAX_PUSHES:
-            detail = {name: text for name, text in entry.detail.items() if name != "decision"}
+            said = ("decision", "method", "suppressed")
+            detail = {name: text for name, text in entry.detail.items() if name not in said}
             self.pushes.append(Pushed(entry.at, decision, detail))
 
     def _deny(self, service: str, entry: AuditEntry, count: int) -> None:

@@ -34,7 +34,8 @@ def test_refusals_are_counted_with_those_that_were_left_out() -> None:
 def test_a_sandbox_cannot_make_a_receipt_of_any_size() -> None:
     sums = Sums()
     sums.add(
-        entry("gateway.push", n, decision="denied", host=f"h{n}", reason="r") for n in range(MAX_PUSHES + 500)
+        entry("gateway.git", n, decision="denied", method="push", host=f"h{n}", reason="r")
+        for n in range(MAX_PUSHES + 500)
     )
     assert (len(sums.pushes), len(sums.denials())) == (MAX_PUSHES, MAX_DENIED)
     assert sums.denied == MAX_PUSHES + 500
