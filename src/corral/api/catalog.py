@@ -1,10 +1,13 @@
 """Routes of templates, secrets, prices, and of the daemon itself."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.requests import Request
 
 from corral.api import shapes
+from corral.api.bodies import BINARY_REQUEST, body_of, streamed
 from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
 from corral.api.sandboxes import EVENT_STREAM
@@ -62,6 +65,31 @@ async def _build(caller: Caller, body: protocol.BuildTemplate, tell: Tell) -> Te
     if body.kind == "agent":
         return await templates.build_agent(caller.tenant, body.agent or "", tell)
     return await templates.build_image(caller.tenant, body.name or "", body.image or "", tell)
+
+
+@router.get(
+    "/templates/{ref}/export", tags=["templates"], response_class=Response, responses=documented(DiskFull)
+)
+async def export_template(caller: CallerDep, ref: RefPath) -> Response:
+    """A template as an OCI image archive (a tar, which `docker load`, podman and skopeo read too). A failure in the middle
+    cuts the connection: a whole body is a whole image."""
+    return await streamed(caller.engine.templates.export(caller.tenant, ref), "application/x-tar")
+
+
+@router.post(
+    "/templates/import",
+    tags=["templates"],
+    status_code=201,
+    responses=documented(DiskFull, UpstreamFailed),
+    openapi_extra=BINARY_REQUEST,
+    max_body_size=protocol.MAX_ARCHIVE,
+)
+async def import_template(
+    request: Request, caller: CallerDep, name: Annotated[str, Query(description="Of the template.")]
+) -> protocol.TemplateInfo:
+    """A template from an image's archive: the raw body is an OCI layout as a tar, or what `docker save` writes."""
+    made = await caller.engine.templates.import_archive(caller.tenant, name, body_of(request))
+    return shapes.template_info(made)
 
 
 @router.post("/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull))

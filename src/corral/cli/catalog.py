@@ -6,6 +6,7 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.builds import build_template
+from corral.cli.images import export_template, import_template
 from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
@@ -19,6 +20,8 @@ def template() -> None:
 
 
 template.add_command(build_template)
+template.add_command(export_template)
+template.add_command(import_template)
 
 
 @template.command("ls", epilog="\b\nExample:\n  corral template ls --json")

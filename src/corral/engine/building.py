@@ -17,7 +17,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.ports import Archives, Driver, Layers, Placing
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
 from corral.engine.sandboxes import BUILD, Sandboxes
-from corral.engine.templates import BASE, Templates
+from corral.engine.templates import BASE, Templates, config_of
 from corral.errors import CommandFailed, CorralError, InvalidInput, NotFound, Timeout, UpstreamFailed
 from corral.model.build import SCRATCH, BuildRequest, InlineFile, Line, Recipe, Stage
 from corral.model.ids import LayerDigest, TenantId
@@ -167,10 +167,7 @@ class _Run:
         except NotFound:
             self._tell(f"taking the image {name}")
             image = await self._parts.layers.image(name, self._tell)
-            config = TemplateConfig(
-                env=image.env, user=image.user or "root", workdir=image.workdir or "/", sudo=False
-            )
-            return image.layers, config
+            return image.layers, config_of(image)
         return found.layers, found.config
 
     async def _line(self, earlier: Sequence[Stage], built: Built, line: Line) -> None:

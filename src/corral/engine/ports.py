@@ -311,6 +311,14 @@ class Layers(Protocol):
     async def image(self, reference: str, progress: Progress) -> "ImportedImage":
         """Layers and configuration of an OCI image pulled from a registry. Raises InvalidInput, UpstreamFailed."""
 
+    def export(self, template: Template) -> AsyncIterator[bytes]:
+        """A template as an OCI image archive, a tar. What fails, fails before the first bytes. Raises DiskFull,
+        InvalidInput."""
+
+    async def import_archive(self, data: AsyncIterator[bytes], progress: Progress) -> "ImportedImage":
+        """Layers and configuration of an image's archive: an OCI layout, or what `docker save` writes. Raises InvalidInput,
+        UpstreamFailed (it is damaged), TooLarge, Unsupported, DiskFull."""
+
     async def size(self, layer: LayerDigest) -> int:
         """Bytes of a layer."""
 
@@ -387,6 +395,15 @@ class Archives(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class KeptConfig:
+    """What an image made from a template keeps of its configuration where images have no place for it."""
+
+    sudo: bool
+    start_command: tuple[str, ...]
+    ready_command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ImportedImage:
     """An OCI image as layers, lowest first, and the parts of its configuration that Corral honours."""
 
@@ -395,6 +412,7 @@ class ImportedImage:
     user: str
     workdir: str
     digest: str
+    kept: KeptConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import contextlib
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from corral.engine.ports import Clock, Layers, Progress, Store
+from corral.engine.ports import Clock, ImportedImage, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
 from corral.model.ids import ImageId, LayerDigest, TemplateId, TenantId, check_template_name
 from corral.model.template import MachineState, Origin, Template, TemplateConfig
@@ -108,10 +108,26 @@ class Templates:
         check_free_name(name)
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.image(reference, progress)
-            config = TemplateConfig(
-                env=image.env, user=image.user or "root", workdir=image.workdir or "/", sudo=False
+            source = f"{reference}@{image.digest}"
+            return await self._keep(tenant, name, image.layers, config_of(image), source=source)
+
+    async def import_archive(
+        self, tenant: TenantId, name: str, data: AsyncIterator[bytes], progress: Progress = silent
+    ) -> Template:
+        """A template from an image's archive; one that Corral exported gets back all of its configuration."""
+        check_free_name(name)
+        async with self._lock(tenant, name), self.holding_layers():
+            image = await self._layers.import_archive(data, progress)
+            return await self._keep(
+                tenant, name, image.layers, config_of(image), source=f"archive@{image.digest}"
             )
-            return await self._keep(tenant, name, image.layers, config, source=f"{reference}@{image.digest}")
+
+    async def export(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
+        """A template as an OCI image archive, for other hosts and other tools. Raises NotFound, DiskFull, InvalidInput."""
+        template = await self.get(tenant, ref)
+        async with self.holding_layers():
+            async for data in self._layers.export(template):
+                yield data
 
     async def from_layer(
         self,
@@ -273,6 +289,19 @@ class Templates:
 
     def _lock(self, tenant: TenantId, name: str) -> asyncio.Lock:
         return self._building.setdefault((tenant, name), asyncio.Lock())
+
+
+def config_of(image: ImportedImage) -> TemplateConfig:
+    """How sandboxes of an image are run. What an image starts by itself is not started, but where Corral wrote it."""
+    kept = image.kept
+    return TemplateConfig(
+        env=image.env,
+        user=image.user or "root",
+        workdir=image.workdir or "/",
+        sudo=kept is not None and kept.sudo,
+        start_command=kept.start_command if kept else (),
+        ready_command=kept.ready_command if kept else (),
+    )
 
 
 def check_free_name(name: str) -> None:

@@ -55,12 +55,13 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What holds at a point of a stage. `final_user` is the one of sandboxes of the template."""
+    """What holds at a point of a stage. `final_user` is the one of sandboxes of the template. Root is a
+    number here: what starts from nothing has no table of users."""
 
     env: dict[str, str] = field(default_factory=dict)
     args: dict[str, str] = field(default_factory=dict)
-    user: str = "root"
-    final_user: str = "root"
+    user: str = "0"
+    final_user: str = "0"
     workdir: str = "/"
     sudo: bool = False
     shell: tuple[str, ...] = DEFAULT_SHELL

@@ -15,6 +15,8 @@ from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, TemplateName, Text, Time
 
 MAX_PRICE = 10**12
+MAX_ARCHIVE = 20 << 30
+"""Bytes of an image's archive."""
 Price = Annotated[int, Field(ge=0, le=MAX_PRICE)]
 
 

@@ -13,32 +13,28 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from corral.engine.ports import ArchiveInfo, Placing
-from corral.errors import DiskFull, HostError, InvalidInput, NotFound, TooLarge, all_errors
-from corral.host import process
+from corral.errors import InvalidInput, NotFound
 from corral.model.ids import LayerDigest, TenantId
 from corral.policy.copying import Item, Placed
 from corral.rootfs import archive_index, copyin, packing
 from corral.rootfs.archive_index import read_index
 from corral.rootfs.images import staging
+from corral.rootfs.programs import run_program
 from corral.rootfs.store import RootStore
-from corral.rootfs.unpack import REFUSED
+from corral.rootfs.uploads import receive
 
 MAX_UPLOAD = 8 << 30
 MAX_PLAIN = 32 << 30
 MAX_ENTRIES = 300_000
 KEPT_SECONDS = 24 * 3600.0
-_TIMEOUT = 3600.0
 _ID = re.compile(r"[0-9a-f]{64}")
-_ROOM = 1 << 30
 
 
 class ArchiveStore:
@@ -52,7 +48,7 @@ class ArchiveStore:
         """Keep an archive for a day."""
         with self._fresh(tenant) as folder:
             source = Path(folder) / "upload"
-            await self._receive(source, data)
+            await receive(source, data, MAX_UPLOAD)
             return await self._index(tenant, Path(folder), source)
 
     async def pack(
@@ -73,7 +69,7 @@ class ArchiveStore:
                     max_entries=MAX_ENTRIES,
                     max_bytes=MAX_PLAIN,
                 )
-                await _run("packing", request)
+                await run_program("packing", request)
             return await self._index(tenant, Path(folder), source)
 
     async def items(self, tenant: TenantId, archive: str) -> Mapping[str, Item]:
@@ -123,7 +119,7 @@ class ArchiveStore:
                     mode=placing.mode,
                     unpack=placing.unpack,
                 )
-                outcome = await _run("copyin", request)
+                outcome = await run_program("copyin", request)
             if not outcome["changed"]:
                 return None
             _clear_beside(upper)
@@ -152,23 +148,6 @@ class ArchiveStore:
             )
         return self._root / _tenant(tenant) / archive
 
-    async def _receive(self, target: Path, data: AsyncIterator[bytes]) -> None:
-        left = MAX_UPLOAD
-        try:
-            with open(target, "wb") as file:  # noqa: ASYNC230 - opening alone does not block
-                async for chunk in data:
-                    left -= len(chunk)
-                    if left < 0:
-                        raise TooLarge(
-                            f"the context has more than {MAX_UPLOAD >> 30} GiB",
-                            "leave files out: .dockerignore",
-                        )
-                    if shutil.disk_usage(target).free < _ROOM:
-                        raise DiskFull("the disk of the data directory has less than 1 GiB left")
-                    await asyncio.to_thread(file.write, chunk)
-        except OSError as error:
-            raise DiskFull(f"the context cannot be kept: {error}") from error
-
     async def _index(self, tenant: TenantId, folder: Path, source: Path) -> ArchiveInfo:
         whole = folder / "whole"
         whole.mkdir(mode=0o700)
@@ -179,7 +158,7 @@ class ArchiveStore:
             max_entries=MAX_ENTRIES,
             max_bytes=MAX_PLAIN,
         )
-        outcome = archive_index.Indexed(**await _run("archive_index", request))
+        outcome = archive_index.Indexed(**await run_program("archive_index", request))
         final = self._folder(tenant, outcome.digest)
         if final.is_dir():
             os.utime(final)
@@ -230,14 +209,3 @@ def _tidy(root: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         except FileNotFoundError:
             continue
-
-
-async def _run(module: str, request: Any) -> dict[str, Any]:
-    argv = [sys.executable, "-I", "-m", f"corral.rootfs.{module}"]
-    done = await process.run(argv, timeout=_TIMEOUT, input=json.dumps(asdict(request)).encode())
-    if done.exit_code not in (0, REFUSED) or done.timed_out:
-        raise HostError(f"files could not be copied: {done.last_line}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if done.exit_code == REFUSED:
-        raise all_errors()[answer["code"]](answer["message"], answer["hint"])
-    return answer

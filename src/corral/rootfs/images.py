@@ -6,19 +6,16 @@ images that share their lower layers share them here, and a known image is not d
 """
 
 import asyncio
-import json
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
-from corral.errors import CorralError, DiskFull, HostError, TooLarge, UpstreamFailed, all_errors
+from corral.errors import CorralError, DiskFull, TooLarge, UpstreamFailed
 from corral.host import process
 from corral.model.ids import LayerDigest
 from corral.rootfs.index import LayerIndex
@@ -34,9 +31,10 @@ from corral.rootfs.manifest import (
     parse_config,
     parse_manifest,
 )
+from corral.rootfs.programs import run_program
 from corral.rootfs.recipe import key_of
 from corral.rootfs.store import RootStore
-from corral.rootfs.unpack import REFUSED, Outcome, Request
+from corral.rootfs.unpack import Outcome, Request
 
 MAX_ENTRIES = 1_000_000
 MAX_BYTES = 64 << 30
@@ -64,7 +62,7 @@ async def import_image(
             progress(f"downloading {len(manifest.layers)} layers, {_mib(manifest.size)}")
             await _download(reference, digest, Path(directory))
             known = await _unpack_all(store, index, Path(directory), manifest, config, known, progress)
-    return ImportedImage(tuple(known), config.env, config.user, config.workdir, digest)
+    return ImportedImage(tuple(known), config.env, config.user, config.workdir, digest, config.kept)
 
 
 def _known(store: RootStore, index: LayerIndex, keys: Sequence[str]) -> list[LayerDigest]:
@@ -160,7 +158,7 @@ async def _unpack_all(
         blob = manifest.layers[number]
         progress(f"unpacking layer {number + 1} of {len(manifest.layers)}, {_mib(blob.size)}")
         path = directory / blob.digest.removeprefix("sha256:")
-        layer, outcome = await _unpack(store, path, config.diff_ids[number], layers, total)
+        layer, outcome = await unpack_layer(store, path, config.diff_ids[number], layers, total)
         total.entries += outcome.entries
         total.bytes += outcome.bytes
         total.skipped += outcome.skipped
@@ -171,9 +169,11 @@ async def _unpack_all(
     return layers
 
 
-async def _unpack(
+async def unpack_layer(
     store: RootStore, blob: Path, diff_id: str, below: Sequence[LayerDigest], used: Outcome
 ) -> tuple[LayerDigest, Outcome]:
+    """The layer of an archive on top of those below, and what it took; `used` is what the layers below it took. Raises
+    UpstreamFailed where its content is not what `diff_id` says, and what the archive is refused for."""
     async with staging(store) as root:
         work, mount = root.parent / "work", root.parent / "mount"
         work.mkdir()
@@ -187,21 +187,10 @@ async def _unpack(
             max_entries=MAX_ENTRIES - used.entries,
             max_bytes=MAX_BYTES - used.bytes,
         )
-        outcome = await _run_unpack(request)
+        outcome = Outcome(**await run_program("unpack", request))
         await asyncio.to_thread(shutil.rmtree, work)
         mount.rmdir()
         return await asyncio.to_thread(store.add_layer, root, below), outcome
-
-
-async def _run_unpack(request: Request) -> Outcome:
-    argv = [sys.executable, "-I", "-m", "corral.rootfs.unpack"]
-    done = await process.run(argv, timeout=_UNPACK_TIMEOUT, input=json.dumps(asdict(request)).encode())
-    if done.exit_code not in (0, REFUSED) or done.timed_out:
-        raise HostError(f"a layer of the image could not be unpacked: {done.last_line}")
-    answer = json.loads(done.stdout)
-    if done.exit_code == REFUSED:
-        raise all_errors()[answer["code"]](answer["message"], answer["hint"])
-    return Outcome(**answer)
 
 
 @asynccontextmanager

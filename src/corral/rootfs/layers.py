@@ -3,15 +3,17 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Set
+from collections.abc import AsyncIterator, Callable, Set
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import Unsupported
 from corral.model.ids import LayerDigest
+from corral.model.template import Template
 from corral.rootfs.base import build_base, known_base
 from corral.rootfs.images import import_image
 from corral.rootfs.index import LayerIndex
+from corral.rootfs.oci_archive import export_image, import_archive
 from corral.rootfs.store import RootStore
 
 KEPT_SECONDS = 14 * 24 * 3600.0
@@ -24,7 +26,8 @@ class LayerStore:
     """Implements `corral.engine.ports.Layers` over a store that is open.
 
     `data_dir` is the daemon's; `index/` in it remembers what layers were made from (`index/steps/` those of builds),
-    `scratch/` holds downloads.
+    `scratch/` holds downloads,
+    `exports/` archives while they are sent or read.
     """
 
     def __init__(self, store: RootStore, data_dir: Path) -> None:
@@ -32,6 +35,8 @@ class LayerStore:
         self._index = LayerIndex(data_dir / "index")
         self._steps = LayerIndex(data_dir / "index" / "steps")
         self._scratch = data_dir / "scratch"
+        self._exports = data_dir / "exports"
+        shutil.rmtree(self._exports, ignore_errors=True)  # what a crash left
         self._making = asyncio.Lock()
         self._base: tuple[LayerDigest, ...] | None = None
 
@@ -49,6 +54,24 @@ class LayerStore:
         async with self._making:
             await asyncio.to_thread(self._make_scratch)
             return await import_image(self._store, self._index, self._scratch, reference, progress)
+
+    async def export(self, template: Template) -> AsyncIterator[bytes]:
+        """A template as an OCI image archive."""
+        await asyncio.to_thread(self._exports.mkdir, mode=0o700, exist_ok=True)
+        async for data in export_image(
+            self._store,
+            self._exports,
+            template.layers,
+            template.config,
+            name=template.name,
+            created=template.created_at,
+        ):
+            yield data
+
+    async def import_archive(self, data: AsyncIterator[bytes], progress: Progress) -> ImportedImage:
+        """Layers and configuration of an image's archive."""
+        await asyncio.to_thread(self._exports.mkdir, mode=0o700, exist_ok=True)
+        return await import_archive(self._store, self._index, self._exports, data, progress)
 
     async def size(self, layer: LayerDigest) -> int:
         """Bytes of a layer."""

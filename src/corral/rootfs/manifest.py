@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from corral.engine.ports import KeptConfig
 from corral.errors import CorralError, InvalidInput, TooLarge, Unsupported, UpstreamFailed
 from corral.model.ids import check_env, check_guest_path, check_user
 
 MAX_MANIFEST = 4 << 20
 MAX_DOWNLOAD = 20 << 30
 """Bytes of an image's layers as they are sent (compressed)."""
-MAX_IMAGE_LAYERS = 100
+MAX_IMAGE_LAYERS = 125
 
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:.]+\])"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -30,7 +31,7 @@ _MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,11 @@ class Manifest:
         return sum(layer.size for layer in self.layers)
 
 
+LABEL = "dev.corral.template"
+"""Label of an exported template with what an image has no place for, as JSON."""
+MAX_LABEL = 256 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """What Corral honours of an image's configuration, and the digests of its unpacked layers."""
@@ -94,6 +100,7 @@ class ImageConfig:
     env: dict[str, str]
     user: str
     workdir: str
+    kept: KeptConfig | None = None
 
     def chain(self) -> tuple[str, ...]:
         """For each layer, the identity (hex) of it and all below it: the specification's chain ids."""
@@ -125,7 +132,7 @@ def choose_platform(raw: bytes, machine: str) -> str | None:
     document = _document(raw)
     if document.get("mediaType") not in _INDEX_TYPES and "manifests" not in document:
         return None
-    wanted = _ARCHITECTURES.get(machine, machine)
+    wanted = ARCHITECTURES.get(machine, machine)
     for entry in _list(document, "manifests", 1000):
         target = entry.get("platform", {}) if isinstance(entry, dict) else {}
         if isinstance(target, dict) and (target.get("os"), target.get("architecture")) == ("linux", wanted):
@@ -166,7 +173,51 @@ def parse_config(raw: bytes, layers: int) -> ImageConfig:
         env=_environment(config.get("Env") or []),
         user=_user(config.get("User") or ""),
         workdir=check_guest_path(str(config.get("WorkingDir") or "/")),
+        kept=_kept(config.get("Labels")),
     )
+
+
+def _kept(labels: Any) -> KeptConfig | None:
+    """What an exported template's label says; None without one, or for one that makes no sense."""
+    text = labels.get(LABEL) if isinstance(labels, dict) else None
+    if not isinstance(text, str) or len(text) > MAX_LABEL:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    start, ready = found.get("start_command", []), found.get("ready_command", [])
+    if not (_are_words(start) and _are_words(ready)):
+        return None
+    return KeptConfig(bool(found.get("sudo")), tuple(start), tuple(ready))
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) and "\0" not in word for word in value)
+
+
+def parse_index(raw: bytes) -> str:
+    """The digest of the one image of an OCI layout's index. Raises InvalidInput for none, or several."""
+    entries = _list(_document(raw), "manifests", 1000)
+    if len(entries) != 1:
+        raise InvalidInput(f"the archive holds {len(entries)} images", "give one that holds one image")
+    return _blob(entries[0]).digest
+
+
+def parse_docker_manifest(raw: bytes) -> tuple[str, list[str]]:
+    """The names of the configuration and the layers of the one image of a `docker save`. Raises InvalidInput."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _malformed() from error
+    if not isinstance(document, list) or len(document) != 1 or not isinstance(document[0], dict):
+        raise InvalidInput("the archive does not hold exactly one image", "save one image alone")
+    config, layers = document[0].get("Config"), _list(document[0], "Layers", MAX_IMAGE_LAYERS)
+    if not isinstance(config, str) or not layers or not all(isinstance(name, str) for name in layers):
+        raise _malformed()
+    return config, list(layers)
 
 
 def _environment(pairs: Any) -> dict[str, str]:

@@ -231,6 +231,22 @@ class RootStore:
                 with public_errors("remove a directory for a layer"):
                     self._opened.volumes.remove(fresh)
 
+    @contextlib.contextmanager
+    def workspace(self, names: Sequence[str]) -> Iterator[Path]:
+        """A fresh directory in the store with empty directories of these names, removed at the end of the block: for
+        mounts that nothing is kept of."""
+        with public_errors("make a directory"):
+            self.require_room(_ROOM)
+            fresh = self.temporary()
+            self._opened.volumes.create(fresh)
+        try:
+            for name in names:
+                (fresh / name).mkdir()
+            yield fresh
+        finally:
+            with public_errors("remove a directory"):
+                self._opened.volumes.remove(fresh)
+
     def add_layer(self, staging: Path, below: Collection[LayerDigest] = (), uid_base: int = 0) -> LayerDigest:
         """Make a filled staging directory a layer, named by its content; it is gone from its place after.
         The same content is kept once. Nobody may write to it any more. Raises InvalidInput for trees that

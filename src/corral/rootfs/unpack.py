@@ -319,18 +319,20 @@ def public_error(error: OSError) -> CorralError:
     return InvalidInput(f"a layer of the image contradicts itself: {error}", "build the image again")
 
 
+def mount_for_self(lowers: Sequence[str], upper: str, mount: str, uid_base: int = 0) -> None:
+    """Mount `upper` over `lowers` at `mount`, with the ids of a sandbox from `uid_base` on, for this process alone."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    trees = [Path(lower) for lower in lowers]
+    asyncio.run(mount_root(trees, Path(upper).parent, Path(mount), uid_base=uid_base))
+
+
 def enter(lowers: Sequence[str], upper: str, mount: str, uid_base: int = 0) -> None:
     """Make the tree to write to this process's root: `upper` over `lowers`, mounted for this process alone, with the ids
     of a sandbox from `uid_base` on."""
-    root = Path(upper)
     if lowers:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-        root = Path(mount)
-        asyncio.run(
-            mount_root([Path(lower) for lower in lowers], Path(upper).parent, root, uid_base=uid_base)
-        )
-    os.chroot(root)
+        mount_for_self(lowers, upper, mount, uid_base)
+    os.chroot(mount if lowers else upper)
     os.chdir("/")
     os.umask(0)
 

@@ -14,6 +14,7 @@ from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
     Call,
+    Content,
     Download,
     Event,
     Follow,
@@ -383,6 +384,17 @@ def build_template(
     body = build(catalog.BuildTemplate, kind=kind, **_given(name=name, image=image, agent=agent))
     request = Request("POST", url("templates", "build"), encode(body), json=True, accept=EVENTS)
     return LongCall(request, reply(catalog.TemplateInfo), progress)
+
+
+def export_template(ref: str) -> Download:
+    """A template as an OCI image archive: a tar that Corral, docker, podman and skopeo read."""
+    return Download(Request("GET", url("templates", ref, "export"), accept="*/*", timeout=None))
+
+
+def import_template(name: str, data: Content) -> Call[catalog.TemplateInfo]:
+    """A template from an image's archive: an OCI layout as a tar, or what `docker save` writes."""
+    request = Request("POST", url("templates", "import", name=name), data, timeout=None)
+    return Call(request, reply(catalog.TemplateInfo))
 
 
 def checkpoint(

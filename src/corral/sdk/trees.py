@@ -64,7 +64,7 @@ def unpack(chunks: Iterable[bytes], target: Path) -> Copied:
     unpacker = _Unpacker(root, target.name)
     try:
         with tarfile.open(
-            fileobj=_Reader(chunks), mode="r|", encoding="utf-8", errors="surrogateescape"
+            fileobj=Reader(chunks), mode="r|", encoding="utf-8", errors="surrogateescape"
         ) as archive:
             for member in archive:
                 unpacker.add(archive, member)
@@ -181,7 +181,7 @@ def _clear(name: str, place: int) -> None:
         return
 
 
-class _Reader(io.RawIOBase):
+class Reader(io.RawIOBase):
     """What tarfile reads from: pieces of any size, as they come."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from corral.engine.ports import (
@@ -323,6 +323,14 @@ class FakeLayers:
     async def image(self, reference: str, progress: Progress) -> ImportedImage:
         """One layer and no configuration."""
         return ImportedImage((self.BASE,), {}, "", "", "sha256:" + "d" * 64)
+
+    async def export(self, template: Template) -> AsyncIterator[bytes]:
+        """No bytes."""
+        yield b""
+
+    async def import_archive(self, data: AsyncIterator[bytes], progress: Progress) -> ImportedImage:
+        """As `image`."""
+        return await self.image("archive", progress)
 
     async def size(self, layer: LayerDigest) -> int:
         """One byte."""
