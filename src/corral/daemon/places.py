@@ -1,6 +1,7 @@
 """The directories of one installation."""
 
 import os
+import secrets as randomness
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -93,8 +94,17 @@ class Places:
 
     @property
     def database_url(self) -> str:
-        """The SQLite database."""
-        return f"sqlite:///{self.data / 'corral.db'}"
+        """The database: what CORRAL_DATABASE_URL says, else SQLite in the data directory."""
+        return os.environ.get("CORRAL_DATABASE_URL") or f"sqlite:///{self.data / 'corral.db'}"
+
+    def installation(self) -> str:
+        """The random name of this installation, kept in the data directory; made at the first call."""
+        place = self.data / "instance"
+        if not place.exists():
+            fresh = place.with_suffix(".new")
+            fresh.write_text(randomness.token_hex(8))
+            fresh.replace(place)
+        return place.read_text().strip()
 
     @property
     def key_file(self) -> Path:

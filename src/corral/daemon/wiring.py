@@ -149,7 +149,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     config = ConfigFile(places.config)
     authority = load_authority(places.authority, places.instance)
     trust = write_trust(places.trust, authority.certificate)
-    store = await SqlStore.open(places.database_url, places.key_file)
+    store = await SqlStore.open(places.database_url, places.key_file, instance=places.installation())
     stack.push_async_callback(store.close)
     root_store = RootStore(places.data)
     await root_store.open()

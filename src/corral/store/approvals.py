@@ -16,6 +16,7 @@ from corral.model.approval import Approval, ApprovalId, Field, Kind, Permission,
 from corral.model.budget import Window
 from corral.model.ids import SandboxId, TenantId
 from corral.store import audit, budgets, schema
+from corral.store.instances import own
 from corral.store.keys import Keys
 
 SHOWN_IN_AUDIT = 3000
@@ -37,6 +38,12 @@ _SETTLE = (
 )
 _ADD_PERMISSION = insert(_permissions)
 _DROP_PERMISSION = delete(_permissions).where(_permissions.c.approval == bindparam("of_id"))
+_OWN_PERMISSIONS = (
+    select(_permissions)
+    .join(_table, _table.c.id == _permissions.c.approval)
+    .where(_table.c.instance == bindparam("own"))
+    .order_by(_permissions.c.approval)
+)
 _DROP_OF = delete(_permissions).where(_permissions.c.sandbox == bindparam("sandbox_id"))
 
 
@@ -46,6 +53,7 @@ def add(db: Connection, keys: Keys, at: datetime, approval: Approval) -> None:
     fields = [[field.name, field.text] for field in question.detail]
     row = {
         "id": approval.id,
+        "instance": own(db),
         "tenant": approval.tenant,
         "sandbox": approval.sandbox,
         "name": approval.name,
@@ -133,7 +141,7 @@ def select_latest(
     db: Connection, tenant: TenantId | None, sandbox: SandboxId | None, status: Status | None, limit: int
 ) -> list[Approval]:
     """The latest ones, oldest first."""
-    query = select(_table)
+    query = select(_table).where(_table.c.instance == own(db))
     if tenant is not None:
         query = query.where(_table.c.tenant == tenant)
     if sandbox is not None:
@@ -155,7 +163,7 @@ def permissions(db: Connection) -> list[Permission]:
             row.subject,
             row.until,
         )
-        for row in db.execute(select(_permissions).order_by(_permissions.c.approval))
+        for row in db.execute(_OWN_PERMISSIONS, {"own": own(db)})
     ]
 
 

@@ -17,6 +17,7 @@ from corral.model.ids import SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
 from corral.policy.budget import crossed, day_of, decide, end_of
 from corral.store import ledger, schema
+from corral.store.instances import own
 
 EVER = -1
 """The day of the account of all calls ever."""
@@ -37,7 +38,9 @@ _ACCOUNTS = select(_balances).where(
     _balances.c.day.in_(bindparam("days", expanding=True)),
 )
 _OPEN = select(_reservations).where(_reservations.c.id.in_(bindparam("ids", expanding=True)))
-_ALL_OPEN = select(_reservations).order_by(_reservations.c.at)
+_ALL_OPEN = (
+    select(_reservations).where(_reservations.c.instance == bindparam("own")).order_by(_reservations.c.at)
+)
 _OPEN_OF = _ALL_OPEN.where(_reservations.c.holder == bindparam("of_holder"))
 _ADD_ACCOUNT = insert(_balances)
 _SET_ACCOUNT = (
@@ -195,7 +198,7 @@ def apply(db: Connection, entries: Sequence[Entry], default: int | None) -> list
     ]
     books.save(db)
     if batch.reserved:
-        db.execute(_RESERVE, batch.reserved)
+        db.execute(_RESERVE, [{**row, "instance": own(db)} for row in batch.reserved])
     if batch.released:
         db.execute(_RELEASE, batch.released)
     if batch.usage:
@@ -205,7 +208,10 @@ def apply(db: Connection, entries: Sequence[Entry], default: int | None) -> list
 
 def abandon(db: Connection, holder: str | None, default: int | None) -> list[Settlement]:
     """Settle at its worst case whatever a gateway that is gone (None: any) had under way (G-215)."""
-    rows = db.execute(_ALL_OPEN) if holder is None else db.execute(_OPEN_OF, {"of_holder": holder})
+    mine = {"own": own(db)}
+    rows = (
+        db.execute(_ALL_OPEN, mine) if holder is None else db.execute(_OPEN_OF, {**mine, "of_holder": holder})
+    )
     settlements = [_at_worst(_reservation(row)) for row in rows]
     apply(db, settlements, default)
     return settlements

@@ -8,6 +8,11 @@ call that waits for its reservation, does not wait for it, and one flush serves 
 
 Every transaction starts with BEGIN IMMEDIATE, so it waits for other writers at its start, where waiting is
 safe, and never fails in the middle because its snapshot is stale.
+
+PostgreSQL serves several daemons, each with its own data directory. What SQLite gives, transactions of all daemons
+one after another, is got by a lock that each transaction takes at its start; so all that was shown on one
+database, budgets above all, holds on the other. An installation's rows are its own (`instances`), and a second
+daemon of the same installation is refused by a lock that lasts as long as the first one's connection.
 """
 
 import asyncio
@@ -32,11 +37,13 @@ from corral.errors import (
     NoCapacity,
     Unsupported,
 )
+from corral.store import instances, postgresql
 from corral.store.schema import HEAD
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_URLS = "use sqlite:////path/to/corral.db, or postgresql://USER@HOST/DATABASE"
 BUSY_TIMEOUT = 10
 """Seconds to wait for another process's transaction."""
 
@@ -44,11 +51,16 @@ BUSY_TIMEOUT = 10
 class Database:
     """A database whose calls run one after another on a thread of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, instance: str) -> None:
+        """`instance` names the installation whose rows are meant, 16 characters at most."""
         self._url = _parse(url)
+        self._instance = instance
+        self._claim: Connection | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="corral-store")
         self._engine: Engine | None = None
-        self._flusher = Flusher(Path(f"{self._url.database}-wal"))
+        # PostgreSQL flushes each commit itself.
+        wal = Path(f"{self._url.database}-wal") if self._url.get_backend_name() == "sqlite" else None
+        self._flusher = Flusher(wal)
 
     async def open(self) -> None:
         """Create or upgrade the schema. Raises HostError for a schema newer than this code, DiskFull."""
@@ -85,13 +97,23 @@ class Database:
 
     def _open(self) -> None:
         if self._engine is None:
-            _create_private(self._url)
-            self._engine = _engine(self._url)
-        with self._engine.connect() as connection, connection.begin():
-            _upgrade(connection)
+            if self._url.get_backend_name() == "sqlite":
+                _create_private(self._url)
+                self._engine = _sqlite(self._url)
+            else:
+                self._engine = postgresql.engine(self._url, BUSY_TIMEOUT)
+                self._claim = postgresql.claim(self._engine, self._instance)
+        with self._engine.connect() as connection:
+            connection.execution_options(**{instances.OPTION: self._instance})
+            with connection.begin():
+                _upgrade(connection)
+                instances.adopt(connection)
         self._flusher.flush().result()
 
     def _dispose(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -99,14 +121,16 @@ class Database:
     def _transaction(self, query: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         if self._engine is None:
             raise InternalError("the store is not open")
-        with self._engine.connect() as connection, connection.begin():
-            return query(connection, *args, **kwargs)
+        with self._engine.connect() as connection:
+            connection.execution_options(**{instances.OPTION: self._instance})
+            with connection.begin():
+                return query(connection, *args, **kwargs)
 
 
 class Flusher:
     """Brings what was committed to the disk. A flush that has not begun serves all who ask before it does."""
 
-    def __init__(self, wal: Path) -> None:
+    def __init__(self, wal: Path | None) -> None:
         self._wal = wal
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="corral-flush")
         self._lock = threading.Lock()
@@ -126,6 +150,8 @@ class Flusher:
     def _flush(self) -> None:
         with self._lock:
             self._next = None
+        if self._wal is None:
+            return
         try:
             fd = os.open(self._wal, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -140,9 +166,14 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except sql_errors.ArgumentError:
-        raise InvalidInput("the database URL is malformed", "use sqlite:////path/to/corral.db") from None
+        raise InvalidInput("the database URL is malformed", _URLS) from None
+    if parsed.get_backend_name() == "postgresql" and parsed.drivername in (
+        "postgresql",
+        "postgresql+psycopg",
+    ):
+        return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
-        raise Unsupported("this database is not supported", "use sqlite:////path/to/corral.db")
+        raise Unsupported("this database is not supported", _URLS)
     return parsed
 
 
@@ -152,7 +183,7 @@ def _create_private(url: URL) -> None:
     os.close(fd)
 
 
-def _engine(url: URL) -> Engine:
+def _sqlite(url: URL) -> Engine:
     # Parameters can hold sealed secrets and hashes: they stay out of the text of exceptions.
     engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT})
     event.listen(engine, "connect", _configure)
@@ -204,10 +235,10 @@ def _mapped(function: Callable[..., T], *args: Any) -> T:
         raise
     except sql_errors.IntegrityError as error:
         raise Conflict(
-            f"the store refuses the change: {error.orig}", "look at what exists, then try again"
+            f"the store refuses the change: {postgresql.plain(error)}", "look at what exists, then try again"
         ) from error
     except sql_errors.DBAPIError as error:
-        raise _host_error(str(error.orig)) from error
+        raise _host_error(postgresql.plain(error)) from error
     except sql_errors.SQLAlchemyError as error:
         raise InternalError(f"the store failed: {error}") from error
     except OSError as error:
@@ -221,6 +252,8 @@ def _mapped(function: Callable[..., T], *args: Any) -> T:
 def _host_error(reason: str) -> CorralError:
     if "full" in reason:
         return DiskFull("the data directory is full")
+    if "lock timeout" in reason:
+        return NoCapacity("another daemon holds the database", "try again; see pg_stat_activity for who does")
     if "locked" in reason:
         return NoCapacity("the database is locked by another process", "see who has it open: fuser corral.db")
     return HostError(

@@ -17,6 +17,7 @@ from corral.model.receipt import past_of
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.store import approvals, budgets, past, schema, templates
 from corral.store.codec import decode, encode
+from corral.store.instances import own
 
 UID_START = 100_000
 UIDS = 65_536
@@ -66,7 +67,11 @@ _CLAIM = update(_sandboxes).where(_this).values({column: bindparam(column) for c
 _ONE = select(_sandboxes).where(_this)
 _REMOVE = delete(_sandboxes).where(_this)
 _REMOVE_GRANT = delete(_grants).where(_grants.c.sandbox == bindparam("sandbox_id"))
-_ALL = select(_sandboxes).order_by(_sandboxes.c.created_at, _sandboxes.c.id)
+_ALL = (
+    select(_sandboxes)
+    .where(_sandboxes.c.instance == bindparam("own"))
+    .order_by(_sandboxes.c.created_at, _sandboxes.c.id)
+)
 _ALL_OF = _ALL.where(_sandboxes.c.tenant == bindparam("tenant"))
 
 
@@ -96,7 +101,7 @@ def add(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
     _require_free_name(db, spec)
     if not templates.exists(db, spec.template):
         raise NotFound(f"there is no template {spec.template}", "list what exists: `corral template ls`")
-    db.execute(_ADD, _sandbox_values(sandbox))
+    db.execute(_ADD, {"instance": own(db), **_sandbox_values(sandbox)})
     db.execute(_ADD_GRANT, _grant_values(grant))
 
 
@@ -193,7 +198,8 @@ def remove(db: Connection, sandbox: SandboxId, now: datetime) -> bool:
 
 def select_all(db: Connection, tenant: TenantId | None) -> list[Sandbox]:
     """All, oldest first, of one tenant or of all."""
-    rows = db.execute(_ALL) if tenant is None else db.execute(_ALL_OF, {"tenant": tenant})
+    mine = {"own": own(db)}
+    rows = db.execute(_ALL, mine) if tenant is None else db.execute(_ALL_OF, {**mine, "tenant": tenant})
     return [_sandbox(row) for row in rows]
 
 

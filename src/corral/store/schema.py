@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,6 +81,7 @@ templates = Table(
     "templates",
     metadata,
     Column("id", String(16), primary_key=True),
+    Column("instance", String(16), nullable=False, server_default=""),
     Column("tenant", String(63), nullable=False),
     Column("name", String(63), nullable=False),
     Column("current", Boolean, nullable=False),
@@ -95,6 +96,7 @@ sandboxes = Table(
     "sandboxes",
     metadata,
     Column("id", String(16), primary_key=True),
+    Column("instance", String(16), nullable=False, server_default=""),
     Column("tenant", String(63), nullable=False),
     Column("name", String(63), nullable=False),
     Column("template", String(16), ForeignKey("templates.id"), nullable=False, index=True),
@@ -202,6 +204,7 @@ reservations = Table(
     "reservations",
     metadata,
     Column("id", String(64), primary_key=True),
+    Column("instance", String(16), nullable=False, server_default=""),
     Column("holder", String(32), nullable=False, index=True),
     Column("tenant", String(63), nullable=False),
     Column("sandbox", String(16), nullable=False),
@@ -217,6 +220,7 @@ approvals = Table(
     "approvals",
     metadata,
     Column("id", String(8), primary_key=True),
+    Column("instance", String(16), nullable=False, server_default=""),
     Column("tenant", String(63), nullable=False),
     Column("sandbox", String(16), nullable=False),
     Column("name", String(63), nullable=False),
@@ -250,6 +254,7 @@ permissions = Table(
 pools = Table(
     "pools",
     metadata,
+    Column("instance", String(16), primary_key=True),
     Column("tenant", String(63), primary_key=True),
     Column("template", String(63), primary_key=True),
     Column("isolation", String(16), primary_key=True),

@@ -49,15 +49,16 @@ class SqlStore:
         *,
         now: Callable[[], datetime] = _now,
         uid_start: int = sandboxes.UID_START,
+        instance: str = "only",
     ) -> Self:
-        """The store at `url` (`sqlite:////path`), its schema made or upgraded, its key file made on first
-        use.
+        """The store at `url` (`sqlite:////path` or `postgresql://…`), its schema made or upgraded, its key file made
+        on first use. `instance` names the installation, where several share a database.
 
         The directories of both must exist. Raises HostError for a schema of a newer version, and for a key
         file that is missing, is another's, or that others may read; Unsupported for another kind of
         database.
         """
-        database = Database(url)
+        database = Database(url, instance)
         try:
             await database.open()
             keys = await database.run_durable(_open_keys, key_file)

@@ -21,6 +21,7 @@ from corral.model.ids import LayerDigest, TemplateId, TenantId
 from corral.model.template import Template
 from corral.store import schema
 from corral.store.codec import decode, encode
+from corral.store.instances import own
 
 _templates, _sandboxes = schema.templates, schema.sandboxes
 _this = _templates.c.id == bindparam("template")
@@ -29,12 +30,14 @@ _in_use = sql_exists().where(_sandboxes.c.template == _templates.c.id)
 _EXISTS = select(_templates.c.id).where(_this)
 _DOCUMENT = select(_templates.c.document).where(_this)
 _FORGET = delete(_templates).where(_this, not_(_templates.c.current), not_(_in_use))
-_LAYERS = select(_templates.c.layers).where(or_(_templates.c.current, _in_use))
+_own = _templates.c.instance == bindparam("own")
+_LAYERS = select(_templates.c.layers).where(_own, or_(_templates.c.current, _in_use))
 
 
 def add(db: Connection, template: Template) -> None:
     """Insert; the current one of the same tenant and name is replaced."""
-    _retire(db, and_(_templates.c.tenant == template.tenant, _templates.c.name == template.name))
+    same = (_templates.c.tenant == template.tenant, _templates.c.name == template.name)
+    _retire(db, and_(_templates.c.instance == own(db), *same))
     _insert(db, template, current=True)
 
 
@@ -45,13 +48,15 @@ def add_hidden(db: Connection, template: Template) -> None:
 
 def forget_all_unused(db: Connection) -> None:
     """Delete all that are neither offered nor used."""
-    db.execute(delete(_templates).where(not_(_templates.c.current), not_(_in_use)))
+    unused = (not_(_templates.c.current), not_(_in_use))
+    db.execute(delete(_templates).where(_templates.c.instance == own(db), *unused))
 
 
 def _insert(db: Connection, template: Template, *, current: bool) -> None:
     db.execute(
         insert(_templates).values(
             id=template.id,
+            instance=own(db),
             tenant=template.tenant,
             name=template.name,
             current=current,
@@ -84,7 +89,7 @@ def exists(db: Connection, template: TemplateId) -> bool:
 
 def select_current(db: Connection, tenant: TenantId | None) -> list[Template]:
     """All that are offered, oldest first."""
-    query = select(_templates.c.document).where(_templates.c.current)
+    query = select(_templates.c.document).where(_templates.c.instance == own(db), _templates.c.current)
     if tenant is not None:
         query = query.where(_templates.c.tenant == tenant)
     rows = db.scalars(query.order_by(_templates.c.created_at, _templates.c.id))
@@ -101,4 +106,4 @@ def get(db: Connection, template: TemplateId) -> Template:
 
 def layers(db: Connection) -> set[LayerDigest]:
     """Layers of all that are offered or used."""
-    return {LayerDigest(layer) for row in db.scalars(_LAYERS) for layer in row}
+    return {LayerDigest(layer) for row in db.scalars(_LAYERS, {"own": own(db)}) for layer in row}

@@ -12,6 +12,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
+from tests.unit.store import where
 
 from corral.model.budget import Balance, Outcome, Refusal, Reservation, Scope, Settlement, Window
 from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
@@ -64,7 +65,7 @@ class Clock:
 
 
 async def open_store(directory: Path) -> SqlStore:
-    return await SqlStore.open(f"sqlite:///{directory}/corral.db", directory / "key", now=lambda: Clock.now)
+    return await SqlStore.open(where.url_of(directory), directory / "key", now=lambda: Clock.now)
 
 
 @pytest.fixture
@@ -219,9 +220,11 @@ async def test_parallel_calls_never_pass_a_cap_and_the_ledger_agrees_with_its_ac
                 assert balance.cap is None or balance.spent + balance.reserved <= balance.cap
     ever, _, tenant, _ = await accounts(store)
     assert ever[1] == tenant[1] == 0
-    with sqlite3.connect(tmp_path / "corral.db") as db:
-        sums = dict(db.execute("SELECT sandbox, SUM(cost) FROM usage GROUP BY sandbox").fetchall())
-        assert db.execute("SELECT COUNT(*) FROM reservations").fetchone() == (0,)
+    sums = {
+        str(box): int(str(cost))
+        for box, cost in where.ask(tmp_path, "SELECT sandbox, SUM(cost) FROM usage GROUP BY 1")
+    }
+    assert where.ask(tmp_path, "SELECT COUNT(*) FROM reservations") == [(0,)]
     assert ever[0] == sums[BOX]
     assert tenant[0] == sum(sums.values())
 

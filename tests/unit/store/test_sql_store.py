@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
+from tests.unit.store import where
 
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
@@ -112,7 +112,7 @@ async def record(store: SqlStore, usage: Usage) -> None:
 
 
 async def open_store(directory: Path, **options: Any) -> SqlStore:
-    return await SqlStore.open(f"sqlite:///{directory}/corral.db", directory / "key", **options)
+    return await SqlStore.open(where.url_of(directory), directory / "key", **options)
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ async def test_a_secret_can_be_removed_and_added_again(store: SqlStore) -> None:
         "UPDATE secrets SET tenant = 'thief' WHERE tenant = 'default'",
         "UPDATE secrets SET base_url = 'https://thief.example' WHERE tenant = 'default'",
         "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE tenant = 'other')",
-        "UPDATE secrets SET sealed = x'00' WHERE tenant = 'default'",
+        "UPDATE secrets SET sealed = substr(sealed, 2) WHERE tenant = 'default'",
     ],
 )
 async def test_a_moved_secret_does_not_open(store: SqlStore, tmp_path: Path, change: str) -> None:
@@ -396,14 +396,7 @@ async def write_audit(store: SqlStore, count: int = 5) -> None:
         await store.audit(DEFAULT_TENANT, a_sandbox().id, "exec", {"n": str(number), "b": "ü\udc80"})
 
 
-def tamper(directory: Path, *statements: str) -> None:
-    connection = sqlite3.connect(directory / "corral.db")
-    try:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    finally:
-        connection.close()
+tamper = where.change
 
 
 async def test_an_untouched_audit_log_verifies(store: SqlStore) -> None:
@@ -486,15 +479,13 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     tamper(tmp_path, "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(HostError, match="9999"):
         await open_store(tmp_path)
-    connection = sqlite3.connect(tmp_path / "corral.db")
-    assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
-    connection.close()
+    assert where.ask(tmp_path, "SELECT version_num FROM alembic_version") == [("9999",)]
 
 
 async def test_a_specification_with_unknown_fields_is_refused(store: SqlStore, tmp_path: Path) -> None:
     await store.add_template(a_template())
     await store.add_sandbox(a_sandbox(), a_grant(a_sandbox()))
-    tamper(tmp_path, "UPDATE sandboxes SET spec = json_set(spec, '$.novelty', 1)")
+    tamper(tmp_path, "UPDATE sandboxes SET spec = '{\"novelty\": 1}'")
     with pytest.raises(HostError, match="novelty"):
         await store.sandboxes()
 
@@ -506,13 +497,15 @@ async def test_migrations_and_tables_agree(tmp_path: Path) -> None:
 
     await (await open_store(tmp_path)).close()
     assert ScriptDirectory("src/corral/store/migrations").get_current_head() == schema.HEAD
-    engine = create_engine(f"sqlite:///{tmp_path}/corral.db")
+    engine = create_engine(where.url_of(tmp_path).replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
     engine.dispose()
 
 
-@pytest.mark.parametrize("url", ["postgresql://db/x", "sqlite://", "sqlite:///:memory:", "nonsense://x"])
+@pytest.mark.parametrize(
+    "url", ["postgresql+pg8000://db/x", "sqlite://", "sqlite:///:memory:", "nonsense://x"]
+)
 async def test_other_databases_are_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported):
         await SqlStore.open(url, tmp_path / "key")
@@ -557,7 +550,7 @@ async def test_concurrent_writers_lose_nothing(store: SqlStore) -> None:
 
 
 async def test_two_processes_worth_of_connections_wait_for_each_other(tmp_path: Path) -> None:
-    stores = [await open_store(tmp_path) for _ in range(3)]
+    stores = [await open_store(tmp_path, instance=str(number)) for number in range(3)]
     try:
         async with asyncio.TaskGroup() as tasks:
             for store in stores:
@@ -571,7 +564,7 @@ async def test_two_processes_worth_of_connections_wait_for_each_other(tmp_path: 
 
 async def test_first_openers_at_once_agree_on_one_key(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as tasks:
-        opening = [tasks.create_task(open_store(tmp_path)) for _ in range(4)]
+        opening = [tasks.create_task(open_store(tmp_path, instance=str(number))) for number in range(4)]
     stores = [task.result() for task in opening]
     tokens = {(await store.derive_token(GrantId("g"))).reveal() for store in stores}
     for store in stores:
@@ -582,7 +575,7 @@ async def test_first_openers_at_once_agree_on_one_key(tmp_path: Path) -> None:
 async def test_a_failed_query_rolls_back(tmp_path: Path) -> None:
     store = await open_store(tmp_path)
     await store.close()
-    database = Database(f"sqlite:///{tmp_path}/corral.db")
+    database = Database(where.url_of(tmp_path), "other")
     await database.open()
 
     def spoil(connection: Any) -> None:
