@@ -8,8 +8,8 @@ from corral.engine.leaks import LeakCheck
 from corral.engine.ports import Driver, Progress, Store
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Captured, Sandboxes
-from corral.engine.templates import Templates, check_free_name, silent
-from corral.errors import InvalidInput
+from corral.engine.templates import CHECKPOINT, Templates, check_free_name, silent
+from corral.errors import Conflict, InvalidInput
 from corral.model.ids import TenantId, check_name
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
@@ -67,6 +67,7 @@ class Checkpoints:
         Raises Conflict, Unsupported, DiskFull, Forbidden.
         """
         check_free_name(name)
+        await self._check_replaceable(tenant, name)
         async with self._templates.holding_layers():
             async with self._sandboxes.locked(tenant, ref) as sandbox:
                 captured = await self._sandboxes.capture(sandbox, memory=memory)
@@ -82,6 +83,15 @@ class Checkpoints:
                 await self._settle(captured)
         self._on_made(made)
         return made
+
+    async def _check_replaceable(self, tenant: TenantId, name: str) -> None:
+        """A checkpoint takes the place of an older one of its name, and of nothing that was made in another way."""
+        for template in await self._templates.list(tenant):
+            if template.name == name and not template.source.startswith(CHECKPOINT):
+                raise Conflict(
+                    f"there is a template {name!r} that is no checkpoint",
+                    f"choose another name, or remove it: `corral template rm {name}`",
+                )
 
     async def fork(
         self,

@@ -11,6 +11,8 @@ from corral.model.ids import ImageId, LayerDigest, TemplateId, TenantId, check_t
 from corral.model.template import MachineState, Origin, Template, TemplateConfig
 
 BASE = "base"
+CHECKPOINT = "checkpoint:"
+"""How the source of a checkpoint begins; the name of what its sandbox was made from follows."""
 
 AgentBuilder = Callable[[TenantId, str, Template, Progress], Awaitable[LayerDigest]]
 """Installs an agent in a sandbox of a template and returns what that added as a layer."""
@@ -145,7 +147,7 @@ class Templates:
             name,
             (*parent.layers, layer),
             config,
-            source=f"checkpoint:{parent.name}",
+            source=f"{CHECKPOINT}{parent.name}",
             parent=parent,
             memory=memory,
             origin=origin,

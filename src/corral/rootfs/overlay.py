@@ -39,6 +39,11 @@ async def mount_root(layers: Sequence[Path], sandbox_dir: Path, target: Path, ui
     try:
         await asyncio.to_thread(_mount, layers, mappings, sandbox_dir, target)
     except OSError as error:
+        missing = [layer.parent.name for layer in layers if not layer.is_dir()]
+        if missing:
+            raise HostError(
+                f"the layer {missing[0]} is missing", "remove its template and make it again"
+            ) from error
         raise HostError(f"cannot mount the root filesystem at {target}: {error}") from error
 
 

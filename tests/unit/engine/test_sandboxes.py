@@ -27,6 +27,7 @@ from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, Limits, Sandbox
 from corral.model.secrets import Secret
+from corral.model.template import TemplateConfig
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine
 
@@ -362,6 +363,17 @@ async def test_a_checkpoint_under_a_bad_name_makes_nothing(
     world.driver.fail_at = {"commit"}
     with pytest.raises(error):
         await world.checkpoints.make(DEFAULT_TENANT, "one", name)
+
+
+async def test_a_checkpoint_takes_the_place_of_checkpoints_only(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    config = TemplateConfig()
+    await world.templates.publish(DEFAULT_TENANT, "built", (FakeLayers.BASE,), config, "a build")
+    world.driver.fail_at = {"commit"}
+    with pytest.raises(Conflict) as refused:
+        await world.checkpoints.make(DEFAULT_TENANT, "one", "built")
+    assert "no checkpoint" in refused.value.message
 
 
 # -- room -------------------------------------------------------------------------------------------------------------
