@@ -14,6 +14,8 @@ from corral.errors import Conflict, InvalidInput
 from corral.model.places import data_dir
 
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what a listener on all addresses is reached by
+INTERPRETER = "code-interpreter-v1"
+_FILES = Path(__file__).parent / INTERPRETER
 _RESOLV = Path("/etc/resolv.conf")
 _WITH_RESOLVER = 'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"'
 
@@ -85,6 +87,38 @@ def variables(app: App, key: str) -> dict[str, str]:
 def _url(scheme: str, listen: str) -> str:
     host, _, port = listen.rpartition(":")
     return f"{scheme}://{_ANY.get(host, host)}:{port}"
+
+
+@e2b.command("interpreter", epilog="\b\nExample:\n  corral e2b interpreter")
+@click.option("--name", default=INTERPRETER, show_default=True, help="Name of the template.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="HOST",
+    help="Where Python packages come from, in place of the preset pypi's hosts.",
+)
+@json_option
+@pass_app
+def build_interpreter(app: App, name: str, allow: tuple[str, ...], as_json: bool) -> None:
+    """Build the template of `e2b-code-interpreter`: Jupyter kernels behind a service on port 49999. Takes minutes, once."""
+    from corral.cli.builds import show_line
+    from corral.policy.presets import PRESETS
+    from corral.sdk.contexts import Context
+
+    hosts = allow or tuple(host for entry in PRESETS["pypi"].entries for host in entry.rules)
+    built = app.client.build_template_from(
+        name,
+        dockerfile=(_FILES / "Dockerfile").read_text(),
+        ready="curl -sf localhost:49999/health",
+        context=Context(_FILES).archive,
+        allow=hosts,
+        limits={"memory": 2 << 30, "pids": 4096},
+        on_line=show_line,
+    )
+    if as_json:
+        show_json(built)
+    else:
+        say(built.name)
 
 
 @e2b.group("key", epilog="\b\nExample:\n  corral e2b key create laptop")
