@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from corral.api import shapes
 from corral.api.context import Caller, CallerDep
 from corral.api.failures import documented
+from corral.errors import InvalidInput
 from corral.model.approval import Status
 from corral.protocol import approvals as protocol
 from corral.protocol.base import MAX_REF
@@ -23,9 +24,16 @@ async def list_approvals(
     sandbox: Annotated[
         str | None, Query(max_length=MAX_REF, description="Only those of this sandbox: its name or id.")
     ] = None,
+    standing: Annotated[bool, Query(description="Only those whose yes still allows something.")] = False,
 ) -> protocol.ApprovalList:
     """The tenant's latest approvals, oldest first; those of removed sandboxes too."""
-    found = await caller.engine.approvals.list(caller.tenant, sandbox, status)
+    approvals = caller.engine.approvals
+    if standing:
+        if status is not None or sandbox is not None:
+            raise InvalidInput("what still stands is listed as a whole", "leave status and sandbox out")
+        found = await approvals.standing(caller.tenant)
+    else:
+        found = await approvals.list(caller.tenant, sandbox, status)
     return protocol.ApprovalList(approvals=[shapes.approval_info(item) for item in found])
 
 

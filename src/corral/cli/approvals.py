@@ -30,10 +30,14 @@ Examples:
   corral approvals                 what waits for an answer
   corral approvals 1a2b3c4d        all of one question
   corral approvals --all           and what was answered before
+  corral approvals --standing      what is still allowed by an answer
   corral approvals --wait          go on with what is asked from now"""
 )
 @click.argument("id", required=False)
 @click.option("--all", "everything", is_flag=True, help="Also those that are answered or over.")
+@click.option(
+    "--standing", is_flag=True, help="Those whose yes still allows something; `corral deny` ends it."
+)
 @click.option("--sandbox", metavar="NAME", help="Only those of one sandbox.")
 @click.option("--wait", is_flag=True, help="Go on with what is asked and answered from now.")
 @click.option("--webhook-key", is_flag=True, help="Print the key that signs calls of the webhook.")
@@ -43,6 +47,7 @@ def approvals(
     app: App,
     id: str | None,
     everything: bool,
+    standing: bool,
     sandbox: str | None,
     wait: bool,
     webhook_key: bool,
@@ -53,10 +58,16 @@ def approvals(
         say(app.client.webhook_key())
         return
     if id is not None:
-        if wait or everything or sandbox:
+        if wait or everything or sandbox or standing:
             raise InvalidInput("one question is shown alone", "corral approvals ID")
         found = app.client.get_approval(id)
         show_json(found) if as_json else _show(found)
+        return
+    if standing:
+        if wait or everything or sandbox:
+            raise InvalidInput("what still stands is shown alone", "corral approvals --standing")
+        found_all = app.client.list_approvals(standing=True)
+        show_json(found_all) if as_json else _list(found_all, "no yes stands")
         return
     waiting = app.client.list_approvals(sandbox, status=None if everything else "pending")
     if not wait:
@@ -70,7 +81,7 @@ def approvals(
             _tell(item, as_json)
 
 
-def _list(found: "list[ApprovalInfo]") -> None:
+def _list(found: "list[ApprovalInfo]", nothing: str = "nothing waits for an answer") -> None:
     rows = [
         (item.id, item.name, item.kind, item.summary, _state(item), _left(item), item.by or "-")
         for item in found
@@ -80,7 +91,7 @@ def _list(found: "list[ApprovalInfo]") -> None:
         if any(item.status == "pending" for item in found):
             note("look at one: `corral approvals ID`; answer: `corral approve ID`, `corral deny ID`")
     else:
-        note("nothing waits for an answer")
+        note(nothing)
 
 
 def _tell(item: "ApprovalInfo", as_json: bool) -> None:

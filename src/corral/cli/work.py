@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from corral.protocol.sandboxes import SandboxInfo, UsageReport
 
 AGENT_TAG = "agent"
+_CAN_BE_ALLOWED = ("host-not-allowed", "port-not-allowed")
 
 
 @click.command(
@@ -232,6 +233,10 @@ def denials(app: App, name: str, as_json: bool) -> None:
         say(clean(f"{at} {kind} {rest}"))
     if not found:
         note("nothing was refused")
+    hosts = {str(i.get("host")): str(i.get("port")) for i in found if i.get("reason") in _CAN_BE_ALLOWED}
+    for host, port in list(hosts.items())[-3:]:
+        where = host if port in ("80", "443") else f"{host}:{port}"
+        note(clean(f"to allow it: corral egress allow {name} {where}"))
 
 
 @click.command(epilog="\b\nExamples:\n  corral events\n  corral events -f --json")

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets as randomness
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -136,7 +136,8 @@ class Approvals:
         same = policy.same_pending(recent, question)
         joined = self._open.get(same.id) if same is not None else None
         if joined is None:
-            if refusal := policy.too_many(recent, now):
+            waiting = len([o for o in self._open.values() if o.approval.tenant == tenant])
+            if refusal := policy.too_many(recent, waiting, now):
                 return refused(refusal)
             joined = await self._put(tenant, sandbox, found.spec.name, question)
         joined.askers += 1
@@ -224,6 +225,11 @@ class Approvals:
         """A tenant's approvals, oldest first: of one sandbox (its name if it is there, else its id), in one status."""
         sandbox = None if ref is None else self._sandbox_id(tenant, ref)
         return await self._store.approvals(tenant, sandbox, status)
+
+    async def standing(self, tenant: TenantId) -> Sequence[Approval]:
+        """Those whose yes still allows something, oldest first. `deny` takes them back."""
+        found = [await self._store.approval(tenant, p.approval) for p in self._permissions.standing(tenant)]
+        return sorted(found, key=lambda item: item.asked_at)
 
     def _sandbox_id(self, tenant: TenantId, ref: str) -> SandboxId:
         named = [s.id for s in self._registry.of(tenant) if ref in (s.spec.name, s.id)]

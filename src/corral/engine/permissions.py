@@ -44,6 +44,11 @@ class Permissions:
         now = self._clock.now()
         return [item for item in self._all.values() if item.holds_for(tenant, sandbox, now)]
 
+    def standing(self, tenant: TenantId) -> list[Permission]:
+        """What holds somewhere in a tenant's sandboxes now."""
+        now = self._clock.now()
+        return [p for p in self._all.values() if p.tenant == tenant and (p.until is None or now < p.until)]
+
     def egress_of(self, spec: SandboxSpec) -> EgressPolicy:
         """A sandbox's own policy and the hosts that were allowed since."""
         rules = list(spec.egress.rules)
@@ -52,7 +57,7 @@ class Permissions:
                 rule = parse_rule(item.subject)
                 # What is asked for in a sandbox never leads into the host's own network.
                 if not rule.private and rule not in rules:
-                    rules.append(replace(rule, origin="approved"))
+                    rules.append(replace(rule, origin=f"approval {item.approval}"))
         return replace(spec.egress, rules=tuple(rules))
 
     def covering(self, tenant: TenantId, sandbox: SandboxId, kind: Kind, subject: str) -> Permission | None:

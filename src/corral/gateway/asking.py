@@ -34,6 +34,8 @@ BEAT_SECONDS = 15.0
 """At most this long without a line."""
 MAX_WAITING = 16
 _RATE, _BURST = 0.5, 20
+_NEVER = (Reason.METADATA, Reason.MODEL_API, Reason.DENIED)
+"""No yes opens these: what a rule denies, the person who made the rule can take back."""
 
 USAGE = f"""Ask the person who runs this sandbox for what it was not given:
 
@@ -113,7 +115,7 @@ class AskService:
         denied = [item for item in decisions if isinstance(item, Denied)]
         if not denied and not rule.inside:
             raise _SettledError(f"allowed: {rule_text(rule)} is open to this sandbox already.")
-        never = next((i for i in denied if i.reason in (Reason.METADATA, Reason.MODEL_API)), None)
+        never = next((i for i in denied if i.reason in _NEVER), None)
         if never is not None:
             raise _SettledError(f"denied: {never.message}; {never.how_to_allow}.")
         if (refusal := _bad_address(rule, self._box.policy)) is not None:

@@ -8,6 +8,8 @@ from corral.model.approval import STANDING, Approval, Kind, Permission, Question
 
 MAX_PENDING = 8
 """Questions of one sandbox that may wait at a time."""
+MAX_PENDING_OF_TENANT = 200
+"""Questions of all sandboxes of one tenant that may wait at a time."""
 RATE_WINDOW = timedelta(minutes=10)
 MAX_IN_WINDOW = 30
 REPEAT_WINDOW = timedelta(minutes=5)
@@ -21,8 +23,10 @@ CAP, SPENT = "cap now", "spent"
 _NOT_ASKED = frozenset({"reason", CAP, SPENT})
 
 
-def too_many(recent: Sequence[Approval], now: datetime) -> str:
-    """Why a sandbox may put no further question, given its last ones; empty if it may."""
+def too_many(recent: Sequence[Approval], of_tenant: int, now: datetime) -> str:
+    """Why a sandbox may put no further question, given its last ones and how many of its tenant wait; empty if it may."""
+    if of_tenant >= MAX_PENDING_OF_TENANT:
+        return f"{of_tenant} questions wait for an answer already"
     waiting = sum(item.status is Status.PENDING for item in recent)
     if waiting >= MAX_PENDING:
         return f"{waiting} questions of this sandbox wait for an answer already"

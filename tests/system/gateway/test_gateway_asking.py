@@ -56,7 +56,7 @@ MakeGateway = Callable[..., "AbstractAsyncContextManager[Bed]"]
 async def world(make_gateway: MakeGateway) -> AsyncIterator[World]:
     person = Person()
     async with make_gateway(on_ask=person.ask) as bed:
-        policy = EgressPolicy((HostRule("open.test"),))
+        policy = EgressPolicy((HostRule("open.test"), HostRule("shut.test", deny=True)))
         yield World(bed, await bed.attach(policy=policy), person)
 
 
@@ -89,6 +89,8 @@ async def test_a_no_comes_with_its_reason_on_one_line(world: World) -> None:
         ("host", "metadata.google.internal\nwhy", "denied: metadata.google.internal is a metadata service"),
         ("host", "169.254.169.254\nwhy", "denied: 169.254.169.254 is a metadata service"),
         ("host", "10.0.0.1\nwhy", "denied: 10.0.0.1 is a private"),
+        ("host", "shut.test\nwhy", "denied: a rule denies shut.test"),
+        ("host", "private:nas.test:445\nwhy", "denied: a private service cannot be asked for"),
         ("host", "api.anthropic.com\nwhy", "denied: api.anthropic.com is a model API"),
         ("host", "*\nwhy", "denied: every host"),
         ("host", "a b\nwhy", "denied: 'a b' is not a valid host"),

@@ -121,9 +121,9 @@ async def test_a_yes_is_durable_before_the_sandbox_hears_of_it(world: World) -> 
     assert (stored.status, stored.scope, stored.by) == (Status.ALLOWED, Scope.SANDBOX, "me")
     assert answered == stored
     assert await asking.answer() == Answer(allowed=True, scope=Scope.SANDBOX, reason="", by="me")
-    assert HostRule("a.com", origin="approved") in world.permissions.egress_of(spec(BOX, "box")).rules
+    assert HostRule("a.com", origin=f"approval {id}") in world.permissions.egress_of(spec(BOX, "box")).rules
     assert (
-        HostRule("a.com", origin="approved")
+        HostRule("a.com", origin=f"approval {id}")
         not in world.permissions.egress_of(spec(OTHER_BOX, "other")).rules
     )
     assert world.refreshed == [BOX]
@@ -136,7 +136,9 @@ async def test_what_was_allowed_outlives_the_daemon_and_can_be_taken_back(world:
     id = await asking.id()
     await approvals.allow(DEFAULT_TENANT, id, scope=Scope.ALWAYS, by="me")
     approvals = await world.approvals()
-    assert HostRule("a.com", origin="approved") in world.permissions.egress_of(spec(OTHER_BOX, "other")).rules
+    assert [item.id for item in await approvals.standing(DEFAULT_TENANT)] == [id]
+    assert await approvals.standing(TenantId("other")) == []
+    assert "a.com" in {r.host for r in world.permissions.egress_of(spec(OTHER_BOX, "other")).rules}
     assert (await approvals.deny(DEFAULT_TENANT, id, by="me")).status is Status.DENIED
     assert world.permissions.egress_of(spec(OTHER_BOX, "other")).rules == (HostRule("own.com"),)
     assert await world.store.permissions() == []
@@ -146,9 +148,11 @@ async def test_a_host_allowed_once_is_open_for_a_while(world: World) -> None:
     approvals = await world.approvals()
     id = await Asking(approvals, HOST).id()
     await approvals.allow(DEFAULT_TENANT, id, by="me")
-    assert HostRule("a.com", origin="approved") in world.permissions.egress_of(spec(BOX, "box")).rules
+    assert HostRule("a.com", origin=f"approval {id}") in world.permissions.egress_of(spec(BOX, "box")).rules
     world.clock.time += timedelta(seconds=policy.ONCE_SECONDS)
-    assert HostRule("a.com", origin="approved") not in world.permissions.egress_of(spec(BOX, "box")).rules
+    assert (
+        HostRule("a.com", origin=f"approval {id}") not in world.permissions.egress_of(spec(BOX, "box")).rules
+    )
 
 
 async def test_a_no_tells_its_reason_and_answers_the_same_again_for_a_while(world: World) -> None:

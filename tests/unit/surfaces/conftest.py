@@ -518,6 +518,9 @@ class FakeApprovals:
     ) -> list[Approval]:
         return [item for item in self.all.values() if status in (None, item.status)]
 
+    async def standing(self, tenant: TenantId) -> Sequence[Approval]:
+        return [item for item in self.all.values() if item.scope]
+
     async def get(self, tenant: TenantId, id: str) -> Approval:
         if id not in self.all or tenant != TENANT:
             raise NotFound(f"there is no approval {id!r}", "list them: `corral approvals`")

@@ -655,6 +655,10 @@ def test_questions_are_listed_shown_and_answered(corral: Any) -> None:
     yes = corral("approve", "1a2b3c4d", "--for", "always", "--json")
     assert (json.loads(yes.out)["status"], json.loads(yes.out)["scope"]) == ("allowed", "always")
     assert json.loads(yes.out)["by"].endswith("by the unix socket")
+    assert [item["id"] for item in json.loads(corral("approvals", "--standing", "--json").out)] == [
+        "1a2b3c4d"
+    ]
+    assert corral("approvals", "--standing", "--all").code == 2
     no = corral("deny", "1a2b3c4d", "--reason", "not this one")
     assert (no.code, "may not" in no.err) == (0, True)
     assert corral("approve", "ffffffff").code == 4
