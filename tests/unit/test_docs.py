@@ -21,6 +21,7 @@ from corral.api import (
     learning,
     pools,
     processes,
+    rates,
     sandboxes,
 )
 from corral.cli.main import cli
@@ -97,6 +98,7 @@ def test_every_route_is_documented() -> None:
             files,
             catalog,
             grants,
+            rates,
             egress,
             approvals,
             pools,

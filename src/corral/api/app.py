@@ -21,6 +21,7 @@ from corral.api import (
     learning,
     pools,
     processes,
+    rates,
     sandboxes,
 )
 from corral.api.context import Authenticate
@@ -94,6 +95,7 @@ def create_app(
         files,
         catalog,
         grants,
+        rates,
         egress,
         learning,
         approvals,

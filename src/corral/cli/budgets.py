@@ -8,6 +8,7 @@ from corral.cli.app import App, pass_app
 from corral.cli.output import say, show_json, table
 from corral.cli.values import json_option
 from corral.errors import InvalidInput
+from corral.model.budget import Window
 from corral.policy.budget import dollars, parse_dollars
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ Examples:
   corral budget set box 10 --daily
   corral budget set box none
   corral budget set box default
+  corral budget set box 2 --per hour         (the last hour, at every moment)
   corral budget set --tenant 500 --daily
   corral config set budget.sandbox 10        (of every sandbox without one of its own)""",
 )
@@ -50,10 +52,21 @@ Examples:
 @_tenant
 @click.option("--of", metavar="TENANT", help="With --tenant: another tenant's.")
 @click.option("--daily", is_flag=True, help="Per calendar day in UTC, in place of in all.")
+@click.option(
+    "--per",
+    type=click.Choice([item.value for item in Window]),
+    help="The time that it is for. Default: in all.",
+)
 @json_option
 @pass_app
 def set_budget(
-    app: App, words: tuple[str, ...], tenant: bool, of: str | None, daily: bool, as_json: bool
+    app: App,
+    words: tuple[str, ...],
+    tenant: bool,
+    of: str | None,
+    daily: bool,
+    per: str | None,
+    as_json: bool,
 ) -> None:
     """Let NAME, or with --tenant all sandboxes together, spend USD, from the next call on.
 
@@ -64,13 +77,19 @@ def set_budget(
             "say whose budget it is, and how much",
             "corral budget set NAME USD, or: corral budget set --tenant USD",
         )
+    if daily and per not in (None, Window.DAY.value):
+        raise InvalidInput("--daily and --per name different times", "give one of them")
     cap = _cap(words[-1])
+    window = Window.DAY.value if daily else per or Window.TOTAL.value
     if not tenant:
-        _show(app.client.set_budget(words[0], cap, daily=daily), as_json)
+        _show(app.client.set_budget(words[0], cap, window=window), as_json)
     elif isinstance(cap, str):
         raise InvalidInput("a tenant has no default budget", "give an amount, or `none`")
     else:
-        _show(app.client.set_tenant_budget(cap, daily=daily, tenant=of), as_json)
+        _show(app.client.set_tenant_budget(cap, window=window, tenant=of), as_json)
+
+
+_FOR = {"total": "in all", "day": "today", "hour": "an hour", "24h": "24 hours", "week": "seven days"}
 
 
 def _check(name: str | None, tenant: bool) -> None:
@@ -91,7 +110,7 @@ def _show(found: "Budget", as_json: bool) -> None:
     rows = [
         (
             account.scope,
-            "today" if account.window == "day" else "in all",
+            _FOR[account.window],
             _cap_text(account),
             dollars(account.spent),
             dollars(account.reserved),
@@ -125,7 +144,7 @@ def budget_line(found: "Budget") -> str:
     parts = [
         f"{dollars(account.spent)} of {_cap_text(account)}"
         + ("" if account.scope == "sandbox" else f" of the {account.scope}")
-        + (" today" if account.window == "day" else "")
+        + ("" if account.window == "total" else f" {_FOR[account.window]}")
         for account in found.accounts
         if account.cap is not None
     ]

@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("corral.cli.work:pull", "Fetch a sandbox's commits into your clone."),
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
     "grant": ("corral.cli.grants:grant", "Show and change what sandboxes' tokens may be used for."),
+    "rate": ("corral.cli.rates:rate", "Limit model calls and tokens at a time."),
     "budget": ("corral.cli.budgets:budget", "Show and set what sandboxes may spend."),
     "egress": ("corral.cli.egress:egress", "What sandboxes may reach."),
     "denials": ("corral.cli.work:denials", "Show what a sandbox was refused."),

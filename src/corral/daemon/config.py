@@ -21,6 +21,7 @@ from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 from corral.policy.models import checked_rules, parse_alias
 from corral.policy.push import MAX_RULES, parse_push_rule
+from corral.policy.rates import MAX_RATE
 
 _RULES = Rules()
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
@@ -44,6 +45,7 @@ class Config:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     `checkpoints_keep` and `checkpoints_size`: how many checkpoints of a project are kept, and of how many bytes.
+    `requests`, `tokens`: model calls and tokens of a sandbox in a minute, None for no limit.
     `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
     The ones that begin with `git` say what holds for pushes of all sandboxes.
     """
@@ -60,6 +62,8 @@ class Config:
     budget: int | None = DEFAULT_CAP
     output: int = DEFAULT_OUTPUT
     model_calls: int = DEFAULT_MODEL_CALLS
+    requests: int | None = None
+    tokens: int | None = None
     approval_limit: int = DEFAULT_LIMIT
     approval_unattended: int = DEFAULT_UNATTENDED
     webhook: str = ""
@@ -323,6 +327,15 @@ def _aliases(value: Any) -> tuple[str, ...]:
     return found
 
 
+def _rate(name: str) -> Callable[[Any], int | None]:
+    number = _number(name, 1, MAX_RATE)
+
+    def parse(value: Any) -> int | None:
+        return None if str(value).strip().lower() in ("", "none") else number(value)
+
+    return parse
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "registries.npm": ("npm_registry", _host),
@@ -342,6 +355,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "git.options": ("git_options", lambda value: _texts("git.options", value)),
     "git.signed": ("git_signed", _flag),
     "git.pack": ("git_pack", _pack),
+    "limits.requests": ("requests", _rate("limits.requests")),
+    "limits.tokens": ("tokens", _rate("limits.tokens")),
     "limits.calls": ("model_calls", _number("limits.calls", DEFAULT_MODEL_CALLS, 1024)),
     "overcommit.memory": (
         "overcommit_memory",
@@ -369,6 +384,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "approvals.budget": ("asking", _asking),
 }
 _NONE = (
+    "limits.requests",
+    "limits.tokens",
     "overcommit.memory",
     "overcommit.cpus",
     "overcommit.disk",

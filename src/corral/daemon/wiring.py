@@ -59,6 +59,7 @@ from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.capacity import room, waiting_percent
 from corral.host.tasks import TaskOwner
+from corral.model.budget import Rates
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
@@ -172,7 +173,12 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     denials = Denials(store)
     events = Events()
     registry = Registry(store, events, clock)
-    budgets = Budgets(store, registry, lambda: config.value.budget)
+    budgets = Budgets(
+        store,
+        registry,
+        lambda: config.value.budget,
+        lambda: Rates(config.value.requests, config.value.tokens),
+    )
     await budgets.reconcile()
     telling = await stack.enter_async_context(TaskOwner())
     webhook = Webhook(lambda: config.value.webhook, await store.webhook_key(), telling)

@@ -1,14 +1,25 @@
 """Budgets: the ledger's one owner, who reserves and settles for the gateway, and shows and changes what is allowed."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from corral.engine.ports import Store
 from corral.engine.registry import Registry
 from corral.errors import CorralError
-from corral.model.budget import Balance, Refusal, Reservation, Settlement, Warned, Window
+from corral.model.budget import (
+    Balance,
+    Rate,
+    RateRefusal,
+    Rates,
+    Refusal,
+    Reservation,
+    Settlement,
+    Warned,
+    Window,
+)
 from corral.model.ids import SandboxId, TenantId
 from corral.policy.budget import checked_cap, dollars
+from corral.policy.rates import checked_rate
 
 log = logging.getLogger(__name__)
 
@@ -16,17 +27,24 @@ log = logging.getLogger(__name__)
 class Budgets:
     """What may be spent, is set aside and is spent. Implements `ports.Ledger` for the gateway."""
 
-    def __init__(self, store: Store, registry: Registry, default: Callable[[], int | None]) -> None:
-        """`default` is the cap of a sandbox that has none of its own; None for none."""
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        default: Callable[[], int | None],
+        rates: Callable[[], Rates] = Rates,
+    ) -> None:
+        """`default` is the cap of a sandbox that has none of its own, None for none; `rates` are its limits at a time."""
         self._store = store
         self._registry = registry
         self._default = default
+        self._rates = rates
 
     # -- for the gateway --------------------------------------------------------------------------------------------
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
         """Reserve and settle, in order, at once (G-211, G-213)."""
-        outcomes = await self._store.apply_ledger(entries, self._default())
+        outcomes = await self._store.apply_ledger(entries, self._default(), self._rates())
         for outcome in outcomes:
             for warned in outcome.warnings:
                 await self._warn(warned)
@@ -102,6 +120,27 @@ class Budgets:
         """Change the cap of all of a tenant's calls together, from the next one on; None for no cap."""
         await self._set(tenant, None, window, cap)
         return await self.of_tenant(tenant)
+
+    async def rates_of(self, tenant: TenantId, ref: str | None) -> Rates:
+        """The limits at a time of a sandbox, or (None) of all of a tenant's together. Raises NotFound."""
+        sandbox = None if ref is None else self._registry.find(tenant, ref).id
+        return await self._store.rates(tenant, sandbox, self._rates())
+
+    async def set_rates(
+        self, tenant: TenantId, ref: str | None, limits: Mapping[Rate, int | str | None]
+    ) -> Rates:
+        """Change limits at a time from the next call on; None for no limit, `default` for the host's. Raises NotFound,
+        InvalidInput.
+        """
+        sandbox = None if ref is None else self._registry.find(tenant, ref).id
+        for rate, limit in limits.items():
+            if isinstance(limit, str):
+                await self._store.clear_cap(tenant, sandbox, rate)
+            else:
+                await self._store.set_cap(tenant, sandbox, rate, checked_rate(limit))
+        detail = {rate.value: str(limit) for rate, limit in limits.items()}
+        await self._store.audit(tenant, sandbox, "rate.set", detail)
+        return await self.rates_of(tenant, ref)
 
     async def _set(
         self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None

@@ -15,7 +15,17 @@ from typing import Protocol
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.binding import Binding
-from corral.model.budget import Balance, Outcome, Refusal, Reservation, Settlement, Window
+from corral.model.budget import (
+    Balance,
+    Outcome,
+    Rate,
+    RateRefusal,
+    Rates,
+    Refusal,
+    Reservation,
+    Settlement,
+    Window,
+)
 from corral.model.capacity import Room
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
@@ -459,7 +469,7 @@ class SecretSource(Protocol):
 class Ledger(Protocol):
     """Where the gateway's calls are reserved and settled."""
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
         """All of them at once, in order; None for what was done. Raises CorralError if nothing was."""
 
     async def abandon(self, holder: str) -> None:
@@ -601,11 +611,11 @@ class Store(Protocol):
         """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""
 
     async def apply_ledger(
-        self, entries: Sequence[Reservation | Settlement], default: int | None
+        self, entries: Sequence[Reservation | Settlement], default: int | None, rates: Rates | None = None
     ) -> list[Outcome]:
         """Reserve and settle in one transaction, in order: each reservation against all before it, each settlement at
         most once, with its usage. On return it survives the end of this process, however it ends. `default` is the cap
-        of a sandbox that has none of its own."""
+        of a sandbox that has none of its own, `rates` its limits at a time."""
 
     async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
         """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
@@ -616,11 +626,14 @@ class Store(Protocol):
         """The accounts that count a sandbox's calls, or the tenant's own: ever, and today."""
 
     async def set_cap(
-        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
     ) -> None:
-        """Set a cap of a sandbox or a tenant; None lifts it."""
+        """Set a cap or a limit at a time of a sandbox or a tenant; None lifts it."""
 
-    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window) -> None:
+    async def rates(self, tenant: TenantId, sandbox: SandboxId | None, default: Rates) -> Rates:
+        """The limits at a time of a sandbox, or of a tenant."""
+
+    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
         """Go back to the host's default. Idempotent."""
 
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:

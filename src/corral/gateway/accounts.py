@@ -17,7 +17,7 @@ from functools import partial
 from corral.engine.ports import Ledger
 from corral.errors import CorralError
 from corral.gateway.channel import Channel
-from corral.model.budget import Refusal, Reservation, Settlement
+from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
 from corral.model.ids import SandboxId, TenantId
 from corral.wire import link
 
@@ -148,11 +148,13 @@ class Accounts:
             _answer(item, None)
 
 
-def _answer(item: _Item, refusal: Refusal | None) -> None:
+def _answer(item: _Item, refusal: Refusal | RateRefusal | None) -> None:
     match item.message:
         case link.UsageRecord(number=number):
             item.channel.send(link.UsageAck(number))
-        case link.Reserve(number=number) if refusal is not None:
+        case link.Reserve(number=number) if isinstance(refusal, RateRefusal):
+            item.channel.send(link.Limited(number, refusal))
+        case link.Reserve(number=number) if isinstance(refusal, Refusal):
             item.channel.send(link.Refused(number, refusal))
         case link.Reserve(number=number):
             item.channel.send(link.Reserved(number))

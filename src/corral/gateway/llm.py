@@ -32,9 +32,10 @@ from corral.gateway.replies import closing, model_error, plain
 from corral.gateway.requests import Limits, Prepared, Terms, prepare
 from corral.gateway.reservations import Request
 from corral.gateway.vault import Credential
-from corral.model.budget import Refusal
+from corral.model.budget import RateRefusal, Refusal
 from corral.policy.budget import explain
 from corral.policy.egress import GATEWAY_HOST
+from corral.policy.rates import explain as explain_rate
 from corral.wire.link import SecretSpec
 
 ANSWER_IDLE = 900.0
@@ -204,6 +205,9 @@ class ModelService:
             answer = await self._reservations.reserve(wanted)
         except CorralError as error:
             raise _RefusedError(503, error.message, error.hint, "no-ledger", 2) from None
+        if isinstance(answer, RateRefusal):
+            message, hint = explain_rate(answer, self._box.name)
+            raise _RefusedError(429, message, hint, "rate", answer.retry_after)
         if isinstance(answer, Refusal):
             message, hint = explain(answer, self._box.name)
             raise _RefusedError(402, message, hint, "budget", 5 if answer.passing else None)

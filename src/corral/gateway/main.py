@@ -94,7 +94,7 @@ class Process:
         match message:
             case link.UsageAck():
                 self._reservations.acknowledged(message.number)
-            case link.Reserved() | link.Refused() | link.Unreserved():
+            case link.Reserved() | link.Refused() | link.Limited() | link.Unreserved():
                 self._reservations.answered(message)
             case link.Asked() | link.Answered():
                 self._desk.take(message)

@@ -11,7 +11,7 @@ from corral.gateway.desk import Desk
 from corral.gateway.requests import Limits
 from corral.gateway.reservations import Request, Reservations
 from corral.model.approval import Kind
-from corral.model.budget import Refusal
+from corral.model.budget import RateRefusal, Refusal
 from corral.model.usage import Usage
 from corral.policy.budget import dollars, raise_for, usd_text, with_answer
 
@@ -31,7 +31,7 @@ class Raising:
         self._desk = desk
         self._limits = limits
 
-    async def reserve(self, request: Request) -> int | Refusal:
+    async def reserve(self, request: Request) -> int | Refusal | RateRefusal:
         """The call's number, or why it is not covered, and what a person said to that."""
         answer = await self._reservations.reserve(request)
         for _ in range(_RAISES):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from corral.errors import NoCapacity, UpstreamFailed
 from corral.gateway.channel import Channel
-from corral.model.budget import Refusal
+from corral.model.budget import RateRefusal, Refusal
 from corral.model.ids import SandboxId
 from corral.model.usage import Usage
 from corral.wire import link
 
 ANSWER_SECONDS = 20.0
 
-Answer = link.Reserved | link.Refused | link.Unreserved
+Answer = link.Reserved | link.Refused | link.Limited | link.Unreserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Reservations:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._number = 0
-        self._asked: dict[int, asyncio.Future[Refusal | None]] = {}
+        self._asked: dict[int, asyncio.Future[Refusal | RateRefusal | None]] = {}
         self._kept: dict[int, link.UsageRecord] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def reserve(self, request: Request) -> int | Refusal:
+    async def reserve(self, request: Request) -> int | Refusal | RateRefusal:
         """The call's number once its worst case is set aside, or why it is not. Raises CorralError if the ledger
         cannot be asked.
         """
@@ -83,7 +83,7 @@ class Reservations:
         match message:
             case link.Reserved():
                 answer.set_result(None)
-            case link.Refused():
+            case link.Refused() | link.Limited():
                 answer.set_result(message.refusal)
             case link.Unreserved():
                 answer.set_exception(NoCapacity(message.message, "try again"))

@@ -26,10 +26,48 @@ class Scope(StrEnum):
 
 
 class Window(StrEnum):
-    """How long a cap counts: all calls ever, or those of one calendar day in UTC."""
+    """How long a cap counts: all calls ever, those of one calendar day in UTC, or those of the last hour, 24 hours or
+    seven days, whenever it is asked.
+    """
 
     TOTAL = "total"
     DAY = "day"
+    HOUR = "hour"
+    DAY24 = "24h"
+    WEEK = "week"
+
+
+class Rate(StrEnum):
+    """What is limited at a time: model calls and tokens in a minute, and calls under way."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    CALLS = "calls"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Limits of a sandbox or a tenant; None for none."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+    def given(self) -> dict[Rate, int]:
+        """Those that there are."""
+        all_of_them = {Rate.REQUESTS: self.requests, Rate.TOKENS: self.tokens, Rate.CALLS: self.calls}
+        return {rate: limit for rate, limit in all_of_them.items() if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class RateRefusal:
+    """A call that is too many now: the limit, what there is already, and seconds until one more may fit."""
+
+    scope: Scope
+    rate: Rate
+    limit: int
+    used: int
+    retry_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +151,5 @@ class Settlement:
 class Outcome:
     """What became of a reservation or a settlement: the refusal of the one, warnings after the other."""
 
-    refusal: Refusal | None = None
+    refusal: Refusal | RateRefusal | None = None
     warnings: tuple[Warned, ...] = ()

@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from corral.errors import InvalidInput
 from corral.model.budget import Balance, Refusal, Scope, Window
+from corral.policy.rates import ROLLING
 
 WARN_AT = (50, 80, 95)
 """Percent of a cap at which its owner is told (G-222)."""
@@ -93,25 +94,37 @@ def dollars(micro: int) -> str:
     return f"${(Decimal(micro) / 1_000_000).quantize(places, ROUND_CEILING):,f}"
 
 
+_WHEN = {
+    Window.TOTAL: "",
+    Window.DAY: " for today",
+    Window.HOUR: " for an hour",
+    Window.DAY24: " for 24 hours",
+    Window.WEEK: " for seven days",
+}
+
+
 def explain(refusal: Refusal, name: str) -> tuple[str, str]:
     """What a refused caller is told: what happened, and what a person can do about it (G-216)."""
     whose = f"sandbox {name}" if refusal.scope is Scope.SANDBOX else "this sandbox's tenant"
-    when = " for today" if refusal.window is Window.DAY else ""
+    when = _WHEN[refusal.window]
     message = (
         f"the budget of {whose}{when} does not cover this call: cap {dollars(refusal.cap)}, "
         f"spent {dollars(refusal.spent)}, reserved for calls under way {dollars(refusal.reserved)}, "
         f"this call may cost up to {dollars(refusal.needed)}"
     )
     target = name if refusal.scope is Scope.SANDBOX else "--tenant"
-    daily = " --daily" if refusal.window is Window.DAY else ""
-    hint = f"on the host, raise it: `corral budget set {target} USD{daily}`"
+    per = "" if refusal.window is Window.TOTAL else f" --per {refusal.window}"
+    per = " --daily" if refusal.window is Window.DAY else per
+    hint = f"on the host, raise it: `corral budget set {target} USD{per}`"
     if refusal.scope is Scope.SANDBOX and refusal.window is Window.TOTAL:
         hint = f'in the sandbox, ask for more: `corral-ask budget USD "why"`; {hint}'
     if refusal.passing:
         hint = f"wait until other calls of it have ended, or {hint}"
     if refusal.answer:
         message += f"; a person was asked for more, who answered: {refusal.answer}"
-    if refusal.resets_at is not None:
+    if refusal.resets_at is not None and refusal.window in ROLLING:
+        hint += f"; what it counts becomes less from {refusal.resets_at:%Y-%m-%dT%H:%M:%SZ} on"
+    elif refusal.resets_at is not None:
         hint += f"; it starts anew at {refusal.resets_at:%Y-%m-%dT%H:%M:%SZ}"
     return message, hint
 

@@ -212,13 +212,16 @@ class PriceList(Reply):
     prices: list[PriceInfo]
 
 
+_WINDOW = "`total`; `day`: a calendar day in UTC; `hour`, `24h`, `week`: up to now, at every moment."
+
+
 class SetBudget(Request):
     """A cap on what model calls may cost, from the next call on."""
 
     cap: Annotated[int, Field(ge=0, le=MAX_CAP)] | Literal["default"] | None = Field(
         description="Millionths of a US dollar; null for no cap, `default` for the host's."
     )
-    window: Window = Field(default=Window.TOTAL, description="`total`, or `day`: a calendar day in UTC.")
+    window: Window = Field(default=Window.TOTAL, description=_WINDOW)
 
 
 class SetTenantBudget(Request):
@@ -227,7 +230,7 @@ class SetTenantBudget(Request):
     cap: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(
         description="Millionths of a US dollar; null for no cap."
     )
-    window: Window = Field(default=Window.TOTAL, description="`total`, or `day`: a calendar day in UTC.")
+    window: Window = Field(default=Window.TOTAL, description=_WINDOW)
     tenant: Name | None = Field(default=None, description="Default: the caller's own.")
 
 

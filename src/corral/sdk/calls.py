@@ -535,11 +535,13 @@ def budget(ref: str) -> Call[catalog.Budget]:
     return Call(get(url("sandboxes", ref, "budget")), reply(catalog.Budget))
 
 
-def set_budget(ref: str, cap: int | str | None, *, daily: bool = False) -> Call[catalog.Budget]:
-    """Let a sandbox spend `cap` millionths of a US dollar, in all or per day in UTC; None for no cap, `default` for the
-    host's. It holds from the next call on.
+def set_budget(
+    ref: str, cap: int | str | None, *, daily: bool = False, window: str = "total"
+) -> Call[catalog.Budget]:
+    """Let a sandbox spend `cap` millionths of a US dollar, in all (`total`), per day in UTC (`day`, or `daily`), or in any
+    `hour`, `24h` or `week`; None for no cap, `default` for the host's. It holds from the next call on.
     """
-    body = build(catalog.SetBudget, cap=cap, window="day" if daily else "total")
+    body = build(catalog.SetBudget, cap=cap, window="day" if daily else window)
     return Call(post(url("sandboxes", ref, "budget"), body, "PUT"), reply(catalog.Budget))
 
 
@@ -549,12 +551,12 @@ def tenant_budget() -> Call[catalog.Budget]:
 
 
 def set_tenant_budget(
-    cap: int | None, *, daily: bool = False, tenant: str | None = None
+    cap: int | None, *, daily: bool = False, window: str = "total", tenant: str | None = None
 ) -> Call[catalog.Budget]:
-    """Let a tenant (default: one's own) spend `cap` millionths of a US dollar in all; None for no cap. Operator only."""
-    body = build(
-        catalog.SetTenantBudget, cap=cap, window="day" if daily else "total", **_given(tenant=tenant)
-    )
+    """Let a tenant (default: one's own) spend `cap` millionths of a US dollar in a window, as for a sandbox; None for no
+    cap. Operator only.
+    """
+    body = build(catalog.SetTenantBudget, cap=cap, window="day" if daily else window, **_given(tenant=tenant))
     return Call(post(url("budget"), body, "PUT"), reply(catalog.Budget))
 
 

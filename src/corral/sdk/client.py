@@ -5,7 +5,16 @@ from typing import Self
 
 import httpx2
 
-from corral.sdk import binding, build_calls, calls, egress_calls, file_calls, grant_calls, process_calls
+from corral.sdk import (
+    binding,
+    build_calls,
+    calls,
+    egress_calls,
+    file_calls,
+    grant_calls,
+    process_calls,
+    rate_calls,
+)
 from corral.sdk.settings import Settings, settings
 from corral.sdk.transport import AsyncTransport, Transport
 
@@ -107,6 +116,11 @@ class Client:
     set_budget = binding.client(calls.set_budget)
     tenant_budget = binding.client(calls.tenant_budget)
     set_tenant_budget = binding.client(calls.set_tenant_budget)
+
+    rates = binding.client(rate_calls.rates)
+    set_rates = binding.client(rate_calls.set_rates)
+    tenant_rates = binding.client(rate_calls.tenant_rates)
+    set_tenant_rates = binding.client(rate_calls.set_tenant_rates)
 
     list_grants = binding.client(grant_calls.list_grants)
     grant = binding.client(grant_calls.grant)
@@ -237,6 +251,11 @@ class AsyncClient:
     set_budget = binding.async_client(calls.set_budget)
     tenant_budget = binding.async_client(calls.tenant_budget)
     set_tenant_budget = binding.async_client(calls.set_tenant_budget)
+
+    rates = binding.async_client(rate_calls.rates)
+    set_rates = binding.async_client(rate_calls.set_rates)
+    tenant_rates = binding.async_client(rate_calls.tenant_rates)
+    set_tenant_rates = binding.async_client(rate_calls.set_tenant_rates)
 
     list_grants = binding.async_client(grant_calls.list_grants)
     grant = binding.async_client(grant_calls.grant)

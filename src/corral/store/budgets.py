@@ -12,11 +12,23 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from corral.model.budget import Balance, Outcome, Reservation, Scope, Settlement, Warned, Window
+from corral.model.budget import (
+    Balance,
+    Outcome,
+    Rate,
+    RateRefusal,
+    Rates,
+    Reservation,
+    Scope,
+    Settlement,
+    Warned,
+    Window,
+)
 from corral.model.ids import SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
 from corral.policy.budget import crossed, day_of, decide, end_of
-from corral.store import ledger, schema
+from corral.policy.rates import ROLLING, Recent, refuse
+from corral.store import ledger, recent, schema
 from corral.store.instances import own
 
 EVER = -1
@@ -67,18 +79,37 @@ class _Account:
     changed: bool = False
 
 
+@dataclass(slots=True)
+class _Rolling:
+    """What a rolling window counts, and when the oldest call in it began."""
+
+    spent: int
+    first: datetime | None
+
+
 class _Books:
     """What is read of a batch's subjects, and what is to be written."""
 
     def __init__(
-        self, db: Connection, subjects: Iterable[tuple[str, str]], days: Iterable[int], default: int | None
+        self,
+        db: Connection,
+        subjects: Iterable[tuple[str, str]],
+        days: Iterable[int],
+        default: int | None,
+        now: datetime,
+        rates: Rates | None = None,
     ) -> None:
         known = list(subjects)
         which = {
             "tenants": sorted({tenant for tenant, _ in known}),
             "subjects": sorted({_WHOLE_TENANT, *(subject for _, subject in known)}),
         }
+        self._db = db
         self._default = default
+        self._now = now
+        self._rates = rates or Rates()
+        self._rolling: dict[tuple[str, str, Window], _Rolling] = {}
+        self._recent: dict[tuple[str, str], Recent] = {}
         self._caps: dict[_CapKey, int | None] = {
             (row.tenant, row.subject, row.kind): row.cap for row in db.execute(_CAPS, which)
         }
@@ -113,6 +144,69 @@ class _Books:
             None if day == EVER else end_of(day),
         )
 
+    def rolling(self, tenant: str, subject: str) -> list[Balance]:
+        """The accounts of windows that begin anew with every moment: those that have a cap."""
+        return [
+            self._rolling_balance(tenant, subject, window)
+            for window in ROLLING
+            if self.cap(tenant, subject, window)[0] is not None
+        ]
+
+    def _rolling_balance(self, tenant: str, subject: str, window: Window) -> Balance:
+        key = (tenant, subject, window)
+        if key not in self._rolling:
+            since = self._now - ROLLING[window]
+            self._rolling[key] = _Rolling(*recent.spent_since(self._db, tenant, subject, since))
+        found = self._rolling[key]
+        scope = Scope.SANDBOX if subject else Scope.TENANT
+        cap, _ = self.cap(tenant, subject, window)
+        reserved = self.account((tenant, subject, EVER)).reserved
+        # Not a new start, but when the oldest of it counts no more.
+        resets = None if found.first is None else found.first + ROLLING[window]
+        return Balance(scope, window, cap, found.spent, reserved, resets_at=resets)
+
+    def add_spent(self, tenant: str, subject: str, at: datetime, cost: int) -> None:
+        """Count what a call cost in the rolling windows that were read."""
+        for window, length in ROLLING.items():
+            found = self._rolling.get((tenant, subject, window))
+            if found is not None and at > self._now - length:
+                found.spent += cost
+                found.first = at if found.first is None else min(at, found.first)
+
+    def limits(self, tenant: str, subject: str) -> dict[Rate, int]:
+        """The limits at a time of a sandbox, or of its tenant."""
+        default = self._rates.given() if subject else {}
+        own = {rate: self._caps[key] for rate in Rate if (key := (tenant, subject, rate.value)) in self._caps}
+        return {rate: limit for rate, limit in {**default, **own}.items() if limit is not None}
+
+    def too_fast(self, tenant: str, subject: str) -> RateRefusal | None:
+        """The limit at a time that one more call would pass."""
+        limits = self.limits(tenant, subject)
+        if not limits:
+            return None
+        scope = Scope.SANDBOX if subject else Scope.TENANT
+        return refuse(scope, limits, self._recent_of(tenant, subject), self._now)
+
+    def _recent_of(self, tenant: str, subject: str) -> Recent:
+        key = (tenant, subject)
+        if key not in self._recent:
+            self._recent[key] = recent.recent(self._db, tenant, subject, self._now)
+        return self._recent[key]
+
+    def begun(self, tenant: str, subject: str) -> None:
+        """Count a call that begins now, where that is counted."""
+        if (found := self._recent.get((tenant, subject))) is not None:
+            found.requests += 1
+            found.open += 1
+            found.first_request = found.first_request or self._now
+
+    def ended(self, tenant: str, subject: str, tokens: int) -> None:
+        """Count a call that ended, where that is counted."""
+        if (found := self._recent.get((tenant, subject))) is not None:
+            found.open -= 1
+            found.tokens += tokens
+            found.first_tokens = found.first_tokens or self._now
+
     def save(self, db: Connection) -> None:
         new, old = [], []
         for (tenant, subject, day), account in self._accounts.items():
@@ -139,9 +233,17 @@ class _Batch:
 
     def reserve(self, entry: Reservation) -> Outcome:
         keys = _keys(entry)
-        refusal = decide([self._books.balance(key) for key in keys], entry.amount)
+        subjects = (entry.sandbox, _WHOLE_TENANT)
+        for subject in subjects:
+            if (too_fast := self._books.too_fast(entry.tenant, subject)) is not None:
+                return Outcome(too_fast)
+        accounts = [self._books.balance(key) for key in keys]
+        rolling = [item for subject in subjects for item in self._books.rolling(entry.tenant, subject)]
+        refusal = decide([*accounts, *rolling], entry.amount)
         if refusal is not None:
             return Outcome(refusal)
+        for subject in subjects:
+            self._books.begun(entry.tenant, subject)
         for key in keys:
             account = self._books.account(key)
             account.reserved += entry.amount
@@ -163,7 +265,18 @@ class _Batch:
             self.usage.append(own)
             cost = entry.usage.cost
         warnings = [self._charge(key, found, cost) for key in _keys(found)]
+        for subject in (found.sandbox, _WHOLE_TENANT):
+            warnings += self._charge_rolling(subject, found, cost)
+            self._books.ended(found.tenant, subject, 0 if entry.usage is None else _tokens(entry.usage))
         return Outcome(None, tuple(warned for warned in warnings if warned is not None))
+
+    def _charge_rolling(self, subject: str, found: Reservation, cost: int) -> list[Warned | None]:
+        before = self._books.rolling(found.tenant, subject)
+        self._books.add_spent(found.tenant, subject, found.at, cost)
+        return [
+            _warning(old, new, found)
+            for old, new in zip(before, self._books.rolling(found.tenant, subject), strict=True)
+        ]
 
     def _charge(self, key: _Key, reservation: Reservation, cost: int) -> Warned | None:
         account = self._books.account(key)
@@ -172,18 +285,28 @@ class _Batch:
         account.spent += cost
         account.changed = True
         balance = self._books.balance(key)
-        percent = crossed(balance.cap, before, balance.spent)
-        if percent is None or balance.cap is None:
-            return None
-        return Warned(
-            balance.scope, balance.window, percent, balance.cap, balance.spent,
-            reservation.tenant, reservation.sandbox,
-        )  # fmt: skip
+        return _warning(replace(balance, spent=before), balance, reservation)
 
 
-def apply(db: Connection, entries: Sequence[Entry], default: int | None) -> list[Outcome]:
+def _warning(before: Balance, after: Balance, reservation: Reservation) -> Warned | None:
+    percent = crossed(after.cap, before.spent, after.spent)
+    if percent is None or after.cap is None:
+        return None
+    return Warned(
+        after.scope, after.window, percent, after.cap, after.spent, reservation.tenant, reservation.sandbox
+    )
+
+
+def _tokens(usage: Usage) -> int:
+    used = usage.tokens
+    return used.input + used.output + used.cache_read + used.cache_write
+
+
+def apply(
+    db: Connection, entries: Sequence[Entry], default: int | None, now: datetime, rates: Rates | None = None
+) -> list[Outcome]:
     """Reserve and settle, in order; an outcome for each entry. `default` is the cap of a sandbox without one of its
-    own.
+    own, `rates` its limits at a time.
     """
     ids = [_id(entry) for entry in entries if isinstance(entry, Settlement)]
     open_ones = {row.id: _reservation(row) for row in db.execute(_OPEN, {"ids": ids})} if ids else {}
@@ -191,7 +314,7 @@ def apply(db: Connection, entries: Sequence[Entry], default: int | None) -> list
     if not touched:
         return [Outcome() for _ in entries]
     subjects = {(item.tenant, item.sandbox) for item in touched}
-    books = _Books(db, subjects, {day_of(item.at) for item in touched}, default)
+    books = _Books(db, subjects, {day_of(item.at) for item in touched}, default, now, rates)
     batch = _Batch(books, open_ones)
     outcomes = [
         batch.reserve(entry) if isinstance(entry, Reservation) else batch.settle(entry) for entry in entries
@@ -206,14 +329,14 @@ def apply(db: Connection, entries: Sequence[Entry], default: int | None) -> list
     return outcomes
 
 
-def abandon(db: Connection, holder: str | None, default: int | None) -> list[Settlement]:
+def abandon(db: Connection, holder: str | None, default: int | None, now: datetime) -> list[Settlement]:
     """Settle at its worst case whatever a gateway that is gone (None: any) had under way (G-215)."""
     mine = {"own": own(db)}
     rows = (
         db.execute(_ALL_OPEN, mine) if holder is None else db.execute(_OPEN_OF, {**mine, "of_holder": holder})
     )
     settlements = [_at_worst(_reservation(row)) for row in rows]
-    apply(db, settlements, default)
+    apply(db, settlements, default, now)
     return settlements
 
 
@@ -241,20 +364,36 @@ def balances(
     """The accounts that count a sandbox's calls, or those of the tenant alone: ever, and today."""
     today = day_of(now)
     subjects = [_WHOLE_TENANT] if sandbox is None else [sandbox, _WHOLE_TENANT]
-    books = _Books(db, [(tenant, subject) for subject in subjects], [today], default)
-    return [books.balance((tenant, subject, day)) for subject in subjects for day in (EVER, today)]
+    books = _Books(db, [(tenant, subject) for subject in subjects], [today], default, now)
+    return [
+        found
+        for subject in subjects
+        for found in (
+            *(books.balance((tenant, subject, day)) for day in (EVER, today)),
+            *books.rolling(tenant, subject),
+        )
+    ]
+
+
+def rates(
+    db: Connection, tenant: TenantId, sandbox: SandboxId | None, default: Rates, now: datetime
+) -> Rates:
+    """The limits at a time of a sandbox, or of a tenant."""
+    subject = sandbox or _WHOLE_TENANT
+    found = _Books(db, [(tenant, subject)], [], None, now, default).limits(tenant, subject)
+    return Rates(found.get(Rate.REQUESTS), found.get(Rate.TOKENS), found.get(Rate.CALLS))
 
 
 def set_cap(
-    db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+    db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
 ) -> None:
-    """Set or replace a cap; None lifts it."""
+    """Set or replace a cap, or a limit at a time; None lifts it."""
     clear_cap(db, tenant, sandbox, window)
     subject = sandbox or _WHOLE_TENANT
     db.execute(insert(_budgets).values(tenant=tenant, subject=subject, kind=window.value, cap=cap))
 
 
-def clear_cap(db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window) -> None:
+def clear_cap(db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
     """Go back to the host's default."""
     db.execute(
         delete(_budgets).where(

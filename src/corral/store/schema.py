@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -162,6 +162,7 @@ usage = Table(
     Column("request_id", Text, nullable=False),
     Column("path", Text, nullable=False),
     Index(None, "sandbox", "model"),
+    Index(None, "sandbox", "at"),
     Index(None, "tenant", "at"),
 )
 

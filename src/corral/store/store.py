@@ -11,7 +11,7 @@ from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
-from corral.model.budget import Balance, Outcome, Reservation, Settlement, Window
+from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
@@ -189,18 +189,19 @@ class SqlStore:
         return self._keys.webhook_key()
 
     async def apply_ledger(
-        self, entries: Sequence[Reservation | Settlement], default: int | None
+        self, entries: Sequence[Reservation | Settlement], default: int | None, rates: Rates | None = None
     ) -> list[Outcome]:
-        """Reserve and settle in one transaction, in order. `default` is the cap of a sandbox that has none of its own.
+        """Reserve and settle in one transaction, in order. `default` is the cap of a sandbox that has none of its own,
+        `rates` its limits at a time.
 
         It is not flushed to the disk at once, which would cost each call a millisecond: the audit records of calls do
         that. So a power cut can take what the last moments before it spent, and nothing else can take anything.
         """
-        return await self._database.run(budgets.apply, entries, default)
+        return await self._database.run(budgets.apply, entries, default, self._now(), rates)
 
     async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
         """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
-        return await self._database.run(budgets.abandon, holder, default)
+        return await self._database.run(budgets.abandon, holder, default, self._now())
 
     async def balances(
         self, tenant: TenantId, sandbox: SandboxId | None, default: int | None
@@ -209,12 +210,16 @@ class SqlStore:
         return await self._database.run(budgets.balances, tenant, sandbox, self._now(), default)
 
     async def set_cap(
-        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
+        self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
     ) -> None:
-        """Set a cap of a sandbox or a tenant; None lifts it."""
+        """Set a cap or a limit at a time of a sandbox or a tenant; None lifts it."""
         await self._database.run_durable(budgets.set_cap, tenant, sandbox, window, cap)
 
-    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window) -> None:
+    async def rates(self, tenant: TenantId, sandbox: SandboxId | None, default: Rates) -> Rates:
+        """The limits at a time of a sandbox, or of a tenant."""
+        return await self._database.run(budgets.rates, tenant, sandbox, default, self._now())
+
+    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
         """Go back to the host's default. Idempotent."""
         await self._database.run_durable(budgets.clear_cap, tenant, sandbox, window)
 

@@ -25,7 +25,7 @@ from typing import Any
 from corral.errors import InvalidInput, TooLarge
 from corral.model.approval import Answer, Question
 from corral.model.binding import Binding
-from corral.model.budget import Refusal
+from corral.model.budget import RateRefusal, Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import ModelRules
@@ -39,7 +39,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +241,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """It is one too many now."""
+
+    number: int
+    refusal: RateRefusal
+
+
+@dataclass(frozen=True, slots=True)
 class Unreserved:
     """It could not be set aside, for a fault of this host."""
 
@@ -404,6 +412,7 @@ Message = (
     | Reserve
     | Reserved
     | Refused
+    | Limited
     | Unreserved
     | Release
     | UsageRecord

@@ -20,7 +20,7 @@ from corral.engine.ports import Attachment, Ledger, Listener, ListenerKind, Open
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.gateway.questions import OnAsk, refuse_all
-from corral.model.budget import Refusal, Reservation, Settlement
+from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
@@ -124,7 +124,7 @@ class TestLedger:
         self.refusal: Refusal | None = None
         self.failure: CorralError | None = None
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | None]:
+    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
         """As the engine's."""
         if any(isinstance(entry, Settlement) for entry in entries):
             await self.taking.wait()

@@ -19,7 +19,7 @@ from corral.engine.events import Events
 from corral.engine.ports import ModelPrice
 from corral.engine.registry import Registry
 from corral.errors import DiskFull
-from corral.model.budget import Balance, Refusal, Scope, Window
+from corral.model.budget import Balance, Rate, Refusal, Scope, Window
 from corral.model.ids import TenantId
 from corral.model.usage import UsageTotal
 from corral.store.store import SqlStore
@@ -430,3 +430,18 @@ async def test_a_caller_that_goes_away_before_its_call_is_let_through_leaves_no_
             await bed.client.ping()
     assert bed.ledger.open == {}
     assert len(bed.ledger.reserved) == 1
+
+
+async def test_too_many_calls_in_a_minute_are_refused_for_a_while(capped: "Bed", ledger: Ledger) -> None:
+    """G-184, G-189, G-224: with 429 and the time to wait, which SDKs keep to; another sandbox is not concerned."""
+    box, other, gate = await capped.attach(1), await capped.attach(2), Gate(capped)
+    gate.open.set()
+    await ledger.store.set_cap(TENANT, box.id, Rate.REQUESTS, 2)
+    answers = [await post(capped, box) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+    assert answers[-1].value["error"]["type"] == "rate_limit_error"
+    assert "corral rate set box-1 --requests N" in answers[-1].value["error"]["message"]
+    assert (await post(capped, other)).status == 200
+    assert len(capped.upstream.seen) == 3
+    assert (await ledger.settled(box)).spent == 2 * COST

@@ -14,7 +14,7 @@ from alembic.config import Config
 from sqlalchemy import create_engine
 from tests.unit.store import where
 
-from corral.model.budget import Balance, Outcome, Refusal, Reservation, Scope, Settlement, Window
+from corral.model.budget import Balance, Outcome, RateRefusal, Refusal, Reservation, Scope, Settlement, Window
 from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
 from corral.store.store import SqlStore
@@ -78,6 +78,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
 
 async def reserve(store: SqlStore, entry: Reservation, default: int | None = None) -> Refusal | None:
     (outcome,) = await store.apply_ledger([entry], default)
+    assert not isinstance(outcome.refusal, RateRefusal)
     return outcome.refusal
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import shlex
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -455,6 +455,7 @@ class FakeBudgets:
         self._sandboxes = sandboxes
         self.caps: dict[tuple[budget.Scope, budget.Window], int | None] = {}
         self.of: list[TenantId] = []
+        self.rates: dict[str | None, budget.Rates] = {}
 
     def _balances(self, *scopes: budget.Scope) -> list[budget.Balance]:
         tomorrow = datetime(2026, 1, 3, tzinfo=UTC)
@@ -463,6 +464,7 @@ class FakeBudgets:
                     default=(scope, window) not in self.caps and (scope, window) == (budget.Scope.SANDBOX, budget.Window.TOTAL),
                     resets_at=tomorrow if window is budget.Window.DAY else None)
             for scope in scopes for window in budget.Window
+            if window in (budget.Window.TOTAL, budget.Window.DAY) or (scope, window) in self.caps
         ]  # fmt: skip
 
     def _cap(self, scope: budget.Scope, window: budget.Window) -> int | None:
@@ -472,6 +474,22 @@ class FakeBudgets:
     async def of_sandbox(self, tenant: TenantId, ref: str) -> list[budget.Balance]:
         self._sandboxes.get(tenant, ref)
         return self._balances(budget.Scope.SANDBOX, budget.Scope.TENANT)
+
+    async def rates_of(self, tenant: TenantId, ref: str | None) -> budget.Rates:
+        if ref is not None:
+            self._sandboxes.get(tenant, ref)
+        return self.rates.get(ref, budget.Rates())
+
+    async def set_rates(
+        self, tenant: TenantId, ref: str | None, limits: Mapping[budget.Rate, int | str | None]
+    ) -> budget.Rates:
+        old = await self.rates_of(tenant, ref)
+        self.of.append(tenant)
+        given: dict[str, Any] = {
+            rate.value: None if limit == "default" else limit for rate, limit in limits.items()
+        }
+        self.rates[ref] = replace(old, **given)
+        return self.rates[ref]
 
     async def of_tenant(self, tenant: TenantId) -> list[budget.Balance]:
         return self._balances(budget.Scope.TENANT)

@@ -107,7 +107,7 @@ def test_streams_and_raw_bodies_are_documented_as_such(app: Any) -> None:
         ("GET", "/v1/sandboxes?label=novalue", None, "has no value"),
         ("POST", "/v1/templates/build", {"kind": "image"}, "not complete"),
         ("PUT", "/v1/sandboxes/box/budget", {"cap": -1}, "cap"),
-        ("PUT", "/v1/sandboxes/box/budget", {"cap": 1, "window": "week"}, "window"),
+        ("PUT", "/v1/sandboxes/box/budget", {"cap": 1, "window": "month"}, "window"),
         ("PUT", "/v1/sandboxes/box/budget", {}, "cap"),
         ("POST", "/v1/sandboxes", {"budget": -1}, "budget"),
         (

@@ -745,3 +745,29 @@ def test_a_receipt_tells_all_that_was_done(corral: Any) -> None:
     assert "\x1b" not in told
     assert json.loads(corral("receipt", "gone", "--json").out)["cost"] == 1500
     assert corral("receipt", "box").code == 4
+
+
+def test_rates_are_shown_and_set(corral: Any, engine: Any) -> None:
+    corral("create", "--name", "box")
+    shown = corral("rate", "set", "box", "--requests", "60", "--tokens", "100000").out
+    assert re.search(r"^tokens a minute +100,000$", shown, re.MULTILINE)
+    assert re.search(r"^model calls at a time +no limit$", shown, re.MULTILINE)
+    changed = json.loads(corral("rate", "set", "box", "--requests", "none", "--json").out)
+    assert changed == {"requests": None, "tokens": 100_000, "calls": None}
+    assert corral("rate", "set", "--tenant", "--calls", "9", "--of", "acme").code == 0
+    assert engine.budgets.of[-1] == "acme"
+    assert "9" in corral("rate", "show", "--tenant").out
+    assert corral("budget", "set", "box", "2", "--per", "hour").code == 0
+    assert re.search(r"^sandbox +an hour +\$2.00", corral("budget", "show", "box").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("rate", "set", "box"), ("rate", "set", "box", "--calls", "-1"), ("rate", "set", "box", "--calls", "0"), ("rate", "show"),
+     ("rate", "set", "box", "--tenant", "--calls", "1"), ("budget", "set", "box", "1", "--daily", "--per", "hour")],
+)  # fmt: skip
+def test_a_rate_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) -> None:
+    corral("create", "--name", "box")
+    ran = corral(*words)
+    assert ran.code == 2
+    assert "hint: " in ran.err
