@@ -307,6 +307,18 @@ async def get_diff(caller: CallerDep, ref: RefPath) -> Response:
     return await streamed(caller.engine.repos.diff(caller.tenant, ref), "text/x-diff")
 
 
+@router.post("/sandboxes/{ref}/pull-request", tags=["repos"], responses=documented())
+async def open_pull_request(
+    caller: CallerDep, ref: RefPath, body: protocol.OpenPullRequest | None = None
+) -> protocol.OpenedPullRequest:
+    """Open a pull request at the forge for what it pushed, with the host's credential; or find the one that is open."""
+    asked = body or protocol.OpenPullRequest()
+    found = await caller.engine.repos.open_pull_request(
+        caller.tenant, ref, asked.title, asked.body, asked.base, asked.branch, asked.draft
+    )
+    return protocol.OpenedPullRequest(**found)
+
+
 @router.post("/sandboxes/{ref}/pull", tags=["repos"], responses=documented())
 async def pull(caller: CallerDep, ref: RefPath, body: protocol.PullRequest | None = None) -> Pulled:
     """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host. Unix socket only."""

@@ -50,6 +50,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("corral.cli.work:logs", "Show what an agent or a process wrote."),
     "diff": ("corral.cli.work:diff", "Show what changed in a sandbox's repository."),
     "pull": ("corral.cli.work:pull", "Fetch a sandbox's commits into your clone."),
+    "push": ("corral.cli.publish:push", "Push a sandbox's branch to where it came from."),
+    "pr": ("corral.cli.publish:pr", "Open a pull request for a sandbox's branch."),
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
     "grant": ("corral.cli.grants:grant", "Show and change what sandboxes' tokens may be used for."),
     "rate": ("corral.cli.rates:rate", "Limit model calls and tokens at a time."),

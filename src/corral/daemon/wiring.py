@@ -274,6 +274,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=processes,
         scratch=make_scratch(places.data / "quarantine"),
         secrets=secrets.list,
+        call_forge=client.call_forge,
     )
 
     audit = AuditLog(store, registry, repos.summarise)

@@ -49,6 +49,18 @@ class Repositories(Protocol):
     def diff(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
         """What changed since the sandbox got the repository, uncommitted and untracked files included."""
 
+    async def open_pull_request(
+        self,
+        tenant: TenantId,
+        ref: str,
+        title: str | None,
+        body: str | None,
+        base: str | None,
+        branch: str | None,
+        draft: bool,
+    ) -> dict[str, Any]:
+        """Open a pull request for what a sandbox pushed, with the host's credential; where it is."""
+
     async def pull(self, tenant: TenantId, ref: str, target: str | None) -> dict[str, Any]:
         """Fetch the sandbox's commits into `refs/corral/` of the host's repository; what arrived."""
 

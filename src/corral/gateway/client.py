@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ModelPrice, OpenedSecret
 from corral.errors import Conflict, CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
@@ -29,12 +29,14 @@ from corral.model.grants import Grant, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Secret
 from corral.wire import link
+from corral.wire.forges import ForgeAnswer, ForgeCall
 
 _log = logging.getLogger(__name__)
 
 READY_TIMEOUT = 30.0
 """Seconds that a new gateway process may take to say that it is ready."""
 CALL_TIMEOUT = 30.0
+_FORGE_TIMEOUT = 90.0
 _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
 _MAX_RECORDS = 256
@@ -113,6 +115,7 @@ class GatewayClient:
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
         self._calls: dict[int, asyncio.Future[None]] = {}
+        self._forged: dict[int, asyncio.Future[ForgeAnswer]] = {}
         self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
         self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
         self._tasks = asyncio.TaskGroup()
@@ -394,8 +397,35 @@ class GatewayClient:
         finally:
             del self._calls[seq]
 
+    async def call_forge(self, tenant: TenantId, secret: str, call: ForgeCall) -> ForgeAnswer:
+        """Call a forge's API with a tenant's secret. See `ports.Gateway`."""
+        await self._wait_ready(CALL_TIMEOUT)
+        channel, seq = self._channel, next(self._seq)
+        if channel is None or channel.closed:
+            raise UpstreamFailed("the gateway is down", "try again")
+        answer = self._forged[seq] = asyncio.get_running_loop().create_future()
+        try:
+            channel.send(link.CallForge(seq, tenant, secret, call))
+            async with asyncio.timeout(_FORGE_TIMEOUT):
+                found: ForgeAnswer = await answer
+                return found
+        except _LinkLostError:
+            raise UpstreamFailed(
+                "the gateway ended while it called the forge", "look whether it was done"
+            ) from None
+        except TimeoutError:
+            raise UpstreamFailed("the gateway does not answer", "see `corral daemon logs`") from None
+        finally:
+            del self._forged[seq]
+
     def _take(self, channel: Channel, message: link.Message) -> None:
         match message:
+            case link.Forged(seq=seq) if (forged := self._forged.get(seq)) is not None:
+                if not forged.done():
+                    forged.set_result(message.answer)
+            case link.Failed(seq=seq) if (forged := self._forged.get(seq)) is not None:
+                if not forged.done():
+                    forged.set_exception(_error_of(message))
             case link.Ready(version=link.VERSION):
                 self._ready.set()
             case link.Done(seq=seq) if (answer := self._calls.get(seq)) is not None:
@@ -428,7 +458,8 @@ class GatewayClient:
         if channel is not self._channel:
             return
         self._ready.clear()
-        for answer in self._calls.values():
+        waiting: list[asyncio.Future[Any]] = [*self._calls.values(), *self._forged.values()]
+        for answer in waiting:
             if not answer.done():
                 answer.set_exception(_LinkLostError())
         self._lost.set()

@@ -20,6 +20,7 @@ from corral.gateway.box import Box
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
 from corral.gateway.forward import continue_if_asked, cut, pump
+from corral.gateway.gitlfs import LfsService
 from corral.gateway.gitpush import PushService, Services
 from corral.gateway.gitupstream import (
     GitRefusedError,
@@ -59,6 +60,7 @@ class GitService:
         self._box = box
         self._granted = granted
         self._upstream = GitUpstream(box, dialer)
+        self._lfs = LfsService(box, self._upstream)
         self._pushes = PushService(Services(box, self._upstream, desk, spools))
 
     async def close(self) -> None:
@@ -118,7 +120,7 @@ class GitService:
             case Service.PUSH:
                 return await self._push(request, route, target)
             case _:
-                raise GitRefusedError(501, "this is not served", "use git", "bad-route")
+                return await self._lfs.serve(request, route, target)
 
     async def _refs(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         push = route.service is Service.WRITE_REFS

@@ -44,17 +44,17 @@ from corral.model.git import Verdict
 from corral.model.push import PushReport, PushToInspect
 from corral.policy import push as rules
 from corral.policy.repos import Route
-from corral.wire.gitpush import PushHead, PushReader, report, shown
+from corral.wire.gitpush import PushHead, PushReader, band, report, shown
 from corral.wire.gitrefs import RefsFilter
 from corral.wire.link import Asked
-from corral.wire.pktline import encode
+from corral.wire.pktline import FLUSH, encode
 
 RESULT = "application/x-git-receive-pack-result"
 _ALIVE = encode(b"\x01")
 """An empty line of the side band: git shows nothing of it, and writing it fails once nobody reads."""
 _KEEP_ALIVE = 5.0
 """Seconds between signs of life while the client waits."""
-_RATE, _BURST = 0.2, 10
+_RATE, _BURST = 0.5, 30
 _MAX_HEAD_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
@@ -298,9 +298,10 @@ class _Push:
         text = f"corral: {denied.message}" + (
             f"\n{denied.hint[:1].upper()}{denied.hint[1:]}" if denied.hint else ""
         )
-        if not self._head.reports:
+        data = shown(self._head, text) + self._ending(denied)
+        if not data:
+            # It reads no report and has no side band: there is only the status to tell.
             raise GitRefusedError(403, denied.message, denied.hint or "push otherwise", denied.reason)
-        data = shown(self._head, text) + report(self._head, denied.reasons)
         if self._response is None:
             response = web.Response(body=data, headers=_HEADERS, content_type=RESULT)
             if not self._body.ended:
@@ -309,6 +310,12 @@ class _Push:
         await self._response.write(data)
         await self._response.write_eof()
         return self._response
+
+    def _ending(self, denied: _DeniedError) -> bytes:
+        """The end of the answer: a report, or for a client that reads none the side band's error."""
+        if self._head.reports:
+            return report(self._head, denied.reasons)
+        return b"" if self._head.band is None else band(self._head, 3, denied.message.encode()) + FLUSH
 
     def _note(self, decision: str, reason: str, rule: str) -> None:
         self._box.note(

@@ -61,6 +61,7 @@ class Process:
         self._reservations = Reservations(self._channel)
         self._desk = Desk(self._channel)
         self._spools = Spools(self._channel)
+        self._forging: set[asyncio.Task[None]] = set()
         dialer = Dialer(Proxies.of_process(), tls, executor)
         self._service = Service(
             dialer, Outbox(self._channel).audit, self._reservations, self._desk, self._spools
@@ -98,10 +99,22 @@ class Process:
                 self._reservations.answered(message)
             case link.Asked() | link.Answered():
                 self._desk.take(message)
+            case link.CallForge():
+                task = asyncio.get_running_loop().create_task(self._call_forge(message))
+                self._forging.add(task)
+                task.add_done_callback(self._forging.discard)
             case link.Spool() | link.Inspected() | link.PushFailed():
                 self._spools.take(message, fds)
             case _:
                 self._calls.put_nowait((message, fds))
+
+    async def _call_forge(self, message: link.CallForge) -> None:
+        try:
+            answer = await self._service.call_forge(message)
+        except CorralError as error:
+            self._channel.send(link.Failed(message.seq, error.code, error.message, error.hint))
+        else:
+            self._channel.send(link.Forged(message.seq, answer))
 
     async def _work(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
-from corral.gateway import asking, pages
+from corral.gateway import asking, forge, pages
 from corral.gateway.asking import AskService
 from corral.gateway.authority import Authority
 from corral.gateway.box import Box, how_to_renew
@@ -37,6 +37,7 @@ from corral.policy.addresses import parse_networks
 from corral.policy.repos import PREFIX
 from corral.policy.rules import checked_policy
 from corral.wire import link
+from corral.wire.forges import ForgeAnswer
 
 _BACKLOG = 1024
 
@@ -117,6 +118,10 @@ class Service:
                 return
             case _:
                 assert_never(request)
+
+    async def call_forge(self, request: link.CallForge) -> ForgeAnswer:
+        """Call a forge's API for a person on the host. Raises CorralError."""
+        return await forge.call(request, self._vault, self._dialer)
 
     async def close(self) -> None:
         """Stop serving everybody."""

@@ -38,6 +38,10 @@ class Vault:
             if (found := self._all.get((box.tenant, name))) and found.spec.binding is None
         }
 
+    def find(self, tenant: TenantId, name: str) -> Credential | None:
+        """A tenant's secret, for what is done on the host's own behalf."""
+        return self._all.get((tenant, name))
+
     def bound(self, box: Box) -> tuple[Bound, ...]:
         """The secrets that a box's grant covers and that go to hosts, by name, with the box's own placeholders."""
         return tuple(

@@ -377,6 +377,29 @@ class AgentList(Reply):
     agents: list[str]
 
 
+class OpenPullRequest(Request):
+    """A pull request to open at the forge, for what the sandbox pushed."""
+
+    title: Text | None = Field(default=None, description="Default: that of its last commit.")
+    body: str | None = Field(default=None, max_length=60_000)
+    base: Text | None = Field(
+        default=None, description="Branch to go into. Default: the forge's default branch."
+    )
+    branch: Text | None = Field(
+        default=None, description="Branch that was pushed. Default: what is checked out."
+    )
+    draft: bool = False
+
+
+class OpenedPullRequest(Reply):
+    """A pull request that is open."""
+
+    repository: str
+    url: str
+    number: int
+    existed: bool = Field(description="Whether it was open before.")
+
+
 class PullRequest(Request):
     """Where to fetch the sandbox's commits to."""
 

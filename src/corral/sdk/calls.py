@@ -346,6 +346,24 @@ def diff(ref: str) -> Download:
     return Download(Request("GET", url("sandboxes", ref, "diff"), accept="*/*", timeout=None))
 
 
+def open_pull_request(
+    ref: str,
+    *,
+    title: str | None = None,
+    body: str | None = None,
+    base: str | None = None,
+    branch: str | None = None,
+    draft: bool = False,
+) -> Call[sandboxes.OpenedPullRequest]:
+    """Open a pull request at the forge for what it pushed, or find the one that is open. Defaults: the title of its last
+    commit, the forge's default branch, the branch that is checked out.
+    """
+    given = _given(title=title, body=body, base=base, branch=branch, draft=draft or None)
+    asked = build(sandboxes.OpenPullRequest, **given)
+    path = url("sandboxes", ref, "pull-request")
+    return Call(post(path, asked, quick=False), reply(sandboxes.OpenedPullRequest))
+
+
 def pull(ref: str, target: str | None = None) -> Call[dict[str, Any]]:
     """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host."""
     body = build(sandboxes.PullRequest, **_given(target=target))

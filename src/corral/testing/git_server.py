@@ -13,13 +13,15 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
 
 from corral.host import process
 from corral.host.tasks import TaskOwner
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _CHUNK = 256 * 1024
 _BACKEND_SECONDS = 3600.0
@@ -28,19 +30,27 @@ _BACKEND_SECONDS = 3600.0
 class GitServer:
     """Serves the bare repositories below `root`. Without `token` everybody may read and write.
 
-    What it was asked is in `seen`: method, path and user of each request.
+    What it was asked is in `seen`: method, path and user of each request. `override` answers in its place.
     """
 
     def __init__(self, root: Path, token: str = "") -> None:
         self._root = root
         self._token = token
         self.seen: list[tuple[str, str, str]] = []
+        self.override: Handler | None = None
         self.app = web.Application(client_max_size=1 << 62)
         self.app.router.add_route("*", "/{path:.*}", self._serve)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        user, password = _basic(request.headers.get("Authorization", ""))
+        user, _ = _basic(request.headers.get("Authorization", ""))
         self.seen.append((request.method, request.path_qs, user))
+        if self.override is not None:
+            return await self.override(request)
+        return await self.serve(request)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """What git's own server answers."""
+        user, password = _basic(request.headers.get("Authorization", ""))
         if self._token and not hmac.compare_digest(password, self._token):
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         env = {
@@ -93,18 +103,19 @@ async def _answer(request: web.Request, backend: process.Stream) -> web.StreamRe
             response.set_status(int(value.split()[0]))
         elif name:
             response.headers[name] = value
-    await response.prepare(request)
-    await response.write(rest)
-    while more := await backend.read():
-        await response.write(more)
-    await response.write_eof()
+    with contextlib.suppress(ConnectionError):  # the client has gone
+        await response.prepare(request)
+        await response.write(rest)
+        while more := await backend.read():
+            await response.write(more)
+        await response.write_eof()
     return response
 
 
 @contextlib.asynccontextmanager
 async def serving(server: GitServer, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve on a free port of loopback meanwhile."""
-    runner = web.AppRunner(server.app, handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.AppRunner(server.app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()

@@ -130,7 +130,10 @@ class PushReader:
         if zero and self._commands:
             raise malformed("capabilities are named twice")
         if zero:
-            self._capabilities = frozenset(_text(capabilities.rstrip(b"\n")).split())
+            text = _text(capabilities.rstrip(b"\n"))
+            if not text.isprintable():
+                raise malformed("a capability holds control characters")
+            self._capabilities = frozenset(text.split(" ")) - {""}
         body = body.removesuffix(b"\n")
         if not self._commands and not zero and _SHALLOW.fullmatch(body):
             return  # where a shallow clone ends: the server judges that

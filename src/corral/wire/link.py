@@ -33,6 +33,7 @@ from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
+from corral.wire.forges import ForgeAnswer, ForgeCall
 
 MAX_FRAME = 32 * 1024 * 1024
 MAX_GATEWAY_FRAME = 256 * 1024
@@ -306,6 +307,24 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
+class CallForge:
+    """Call a forge's API with a secret, for a person on the host. Answered by `Forged` or `Failed`."""
+
+    seq: int
+    tenant: TenantId
+    secret: str
+    call: ForgeCall
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """What the forge answered."""
+
+    seq: int
+    answer: ForgeAnswer
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSpool:
     """A file is wanted that holds a push. Answered by `Spool`, with its descriptor, or by `PushFailed`."""
 
@@ -420,6 +439,8 @@ Message = (
     | Asked
     | Answered
     | Withdraw
+    | CallForge
+    | Forged
     | OpenSpool
     | Spool
     | Inspect

@@ -257,7 +257,8 @@ class _Box:
         await self.write(_IDS, lines())
         code, _, err = await self.run(script, _GIT, _IDS)
         if code != 0 and failed is not None:
-            raise failed(clean_text(err))
+            said = [line for line in err.split(b"\n") if not line.startswith(b"warning:")]
+            raise failed(clean_text(b" ".join(said)))
         return code == 0
 
     async def follows(self, gathered: Gathered, one: Command, boundary: Sequence[str]) -> bool:

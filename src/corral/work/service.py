@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from corral.engine.plan import CreateRequest
 from corral.engine.processes import Processes
@@ -22,6 +23,7 @@ from corral.work.diff import diff
 from corral.work.inspect import inspect_repo
 from corral.work.names import check_clone_url, choose_branch, directory_name
 from corral.work.pull import pull
+from corral.work.pullrequests import CallForge, Wanted, open_pull_request, repo_of
 from corral.work.repogrants import with_grants
 from corral.work.summary import summarise
 
@@ -36,9 +38,11 @@ class RepositoryService:
         processes: Processes,
         scratch: Path,
         secrets: Callable[[TenantId], Awaitable[list[SecretInfo]]],
+        call_forge: CallForge,
     ) -> None:
         self._sandboxes = sandboxes
         self._secrets = secrets
+        self._call_forge = call_forge
         self._processes = processes
         self._scratch = scratch
 
@@ -98,6 +102,27 @@ class RepositoryService:
             scratch=self._scratch,
         )
         return asdict(result)
+
+    async def open_pull_request(
+        self,
+        tenant: TenantId,
+        ref: str,
+        title: str | None,
+        body: str | None,
+        base: str | None,
+        branch: str | None,
+        draft: bool,
+    ) -> dict[str, Any]:
+        """Open a pull request for what a sandbox pushed, with the host's credential; where it is."""
+        sandbox = self._sandboxes().get(tenant, ref)
+        source = urlsplit(sandbox.spec.repo) if sandbox.spec.repo and _is_url(sandbox.spec.repo) else None
+        repo = repo_of(sandbox, (source.netloc, source.path) if source else None)
+        wanted = Wanted(title, body, base, branch, draft)
+        secrets = await self._secrets(tenant)
+        found = await open_pull_request(
+            sandbox, repo, secrets, self._shell(sandbox), self._call_forge, wanted
+        )
+        return {"repository": repo.name, **asdict(found)}
 
     async def summarise(self, sandbox: Sandbox) -> Work:
         """What was done in a sandbox's repository until now, in short."""

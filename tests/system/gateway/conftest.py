@@ -16,12 +16,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.engine.ports import Attachment, Ledger, Listener, ListenerKind, OpenedSecret
+from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ListenerKind, OpenedSecret
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.gateway.questions import OnAsk, refuse_all
 from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
+from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
@@ -211,6 +212,8 @@ class Bed:
         secrets: tuple[str, ...] = ("anthropic", "openai"),
         listeners: list[Listener] | None = None,
         grant: Grant | None = None,
+        repos: tuple[RepoGrant, ...] = (),
+        push: PushPolicy | None = None,
     ) -> BoxEnd:
         """A sandbox with listeners on loopback, or on given sockets."""
         own = listeners if listeners is not None else loopback_listeners()
@@ -223,6 +226,8 @@ class Bed:
             grant or a_grant(sandbox, token, secrets),
             policy or EgressPolicy(),
             Secret(f"seed-{number}"),
+            repos=repos,
+            push=push or PushPolicy(),
         )
         await self.client.attach(attachment, own)
         ports = {listener.kind: listener.sock.getsockname()[1] for listener in own}
@@ -265,6 +270,7 @@ async def gateway(
     uid: int | None = None,
     ledger: Ledger | None = None,
     on_ask: OnAsk = refuse_all,
+    inspector: Inspector | None = None,
 ) -> AsyncIterator[Bed]:
     """A gateway process, an upstream and a client session; `ledger` takes the place of one that takes everything.
 
@@ -281,7 +287,9 @@ async def gateway(
     async with (
         Upstream().running() as upstream,
         aiohttp.ClientSession(auto_decompress=False) as http,
-        GatewayClient(ledger=ledger or own, on_audit=on_audit, on_ask=on_ask) as client,
+        GatewayClient(
+            ledger=ledger or own, on_audit=on_audit, on_ask=on_ask, inspector=lambda: inspector
+        ) as client,
     ):
         command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]
         full = {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}

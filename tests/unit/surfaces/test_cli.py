@@ -87,7 +87,7 @@ def test_the_table_of_commands_names_what_is_there(corral: Any) -> None:
         assert len(summary) < 60
 
 
-NO_RESULT = {"serve", "e2b run", "shell", "attach", "logs", "diff", "files cat", "files write", "files mkdir", "files mv",
+NO_RESULT = {"serve", "e2b run", "shell", "attach", "logs", "diff", "push", "files cat", "files write", "files mkdir", "files mv",
              "files rm", "price set", "daemon start", "daemon stop", "daemon logs"}  # fmt: skip
 
 

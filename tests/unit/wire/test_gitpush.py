@@ -77,6 +77,7 @@ def test_a_deletion_has_no_pack() -> None:
         b"0001",
         b"0002",
         encode(b""),
+        command(A, B, "refs/heads/a", "x\0report-status"),
         command(A, B, "refs/heads/a", "push-options") + FLUSH + encode(b"a\x1b[2J"),
         command(A, B, "refs/heads/a") + encode(f"shallow {A}".encode()),
     ],

@@ -1,0 +1,293 @@
+"""Git LFS through the gateway (G-244): the same repositories, read or write, and the host's credential.
+
+A server answers a batch with an address for each object, often at another host and with an authorization of its own. The
+sandbox gets neither: each becomes an address of the gateway's, that leads there for as long as the server said, for the
+one sandbox that asked. So nothing else of that host is open, and the credential of the repository never goes there.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from corral.gateway.box import Box
+from corral.gateway.forward import continue_if_asked, pump
+from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server
+from corral.gateway.redact import Redactor
+from corral.gateway.upstream import BODY_IDLE
+from corral.model.git import Access
+from corral.policy.egress import GATEWAY_HOST
+from corral.policy.repos import PREFIX, Route, Service
+
+KIND = "application/vnd.git-lfs+json"
+_MAX_JSON = 4 * 1024 * 1024
+_MAX_TRANSFERS = 20_000
+_LONGEST = 3600.0
+_ACTIONS = {"download": "GET", "upload": "PUT", "verify": "POST"}
+_MAX_HEADERS = 32
+_NEVER = frozenset({"host", "content-length", "transfer-encoding", "connection", "cookie"})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """Where one object goes or comes from. `repo` is the grant's name, by which it was asked for."""
+
+    repo: str
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    public: bool
+    until: float
+
+
+class LfsService:
+    """Serves one box's LFS."""
+
+    def __init__(self, box: Box, upstream: GitUpstream) -> None:
+        self._box = box
+        self._upstream = upstream
+        self._transfers: OrderedDict[str, _Transfer] = OrderedDict()
+
+    async def serve(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        """Answer a request."""
+        await continue_if_asked(request, CIMultiDict(request.headers))
+        match route.service:
+            case Service.LFS_BATCH:
+                return await self._batch(request, route, target)
+            case Service.LFS_TRANSFER:
+                return await self._transfer(request, route, target)
+            case _:
+                body = await _json_of(request) if request.method == "POST" else None
+                return _answer(*await self._ask(request.method, target.url(route), target, body))
+
+    async def _batch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        body = await _json_of(request)
+        operation = body.get("operation")
+        if operation not in ("download", "upload"):
+            raise GitRefusedError(
+                422, "the LFS operation is neither download nor upload", "use git lfs", "bad-lfs"
+            )
+        if operation == "upload" and target.grant.access is not Access.WRITE:
+            raise GitRefusedError(
+                403, f"this sandbox may read {target.grant.name} but not push to it",
+                f"ask the person who runs it to open it: corral create --git-repo {target.grant.name}:write", "read-only",
+            )  # fmt: skip
+        body["transfers"] = ["basic"]
+        status, answer = await self._ask("POST", target.url(route), target, body)
+        if answer.get("transfer", "basic") != "basic":
+            raise GitRefusedError(
+                502, "the LFS server wants another way of transfer", "it cannot be used", "bad-lfs"
+            )
+        mine = request.headers.get(hdrs.AUTHORIZATION, "")
+        objects = [self._object(one, route, target, mine) for one in _list(answer.get("objects"))]
+        self._note(operation, target, objects)
+        return _answer(status, {"transfer": "basic", "objects": objects})
+
+    def _note(self, operation: str, target: Target, objects: list[dict[str, Any]]) -> None:
+        named = " ".join(f"{one.get('oid')}:{one.get('size')}" for one in objects)
+        self._box.note(
+            "git", "allowed", host=target.grant.host, method=f"lfs-{operation}", path=target.grant.path,
+            secret=target.grant.secret or "", refs=named if operation == "upload" else "",
+        )  # fmt: skip
+
+    def _object(self, one: object, route: Route, target: Target, mine: str) -> dict[str, Any]:
+        """An object of the answer, its addresses replaced."""
+        if not isinstance(one, dict):
+            raise _strange()
+        kept = {key: one[key] for key in ("oid", "size", "error") if key in one}
+        actions = one.get("actions")
+        if isinstance(actions, dict):
+            kept["actions"] = {
+                name: self._action(name, action, route, target, mine)
+                for name, action in actions.items()
+                if name in _ACTIONS
+            }
+        return kept
+
+    def _action(self, name: str, action: object, route: Route, target: Target, mine: str) -> dict[str, Any]:
+        if not isinstance(action, dict) or not isinstance(action.get("href"), str):
+            raise _strange()
+        url, lasts = str(action["href"]), _seconds(action.get("expires_in"))
+        public = not _same_origin(url, target.base)
+        if urlsplit(url).scheme != "https" and public:
+            raise GitRefusedError(
+                502, "the LFS server names an address without TLS", "it cannot be used", "bad-lfs"
+            )
+        headers = _headers(action.get("header"))
+        if (
+            not public
+            and target.authorization
+            and hdrs.AUTHORIZATION.lower() not in {n.lower() for n, _ in headers}
+        ):
+            headers = (*headers, (hdrs.AUTHORIZATION, target.authorization))
+        key = secrets.token_hex(16)
+        now = asyncio.get_running_loop().time()
+        self._transfers[key] = _Transfer(
+            target.grant.name,
+            _ACTIONS[name],
+            url,
+            headers,
+            public or target.grant.secret is None,
+            now + lasts,
+        )
+        while len(self._transfers) > _MAX_TRANSFERS:
+            self._transfers.popitem(last=False)
+        here = f"http://{GATEWAY_HOST}{PREFIX}{route.host}/{route.path}/info/lfs/transfer/{key}"
+        return {"href": here, "header": {hdrs.AUTHORIZATION: mine}, "expires_in": int(lasts)}
+
+    async def _transfer(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        found = self._transfers.get(route.service_path)
+        now = asyncio.get_running_loop().time()
+        if (
+            found is None
+            or found.until < now
+            or found.repo != target.grant.name
+            or found.method != request.method
+        ):
+            raise GitRefusedError(
+                404, "there is no such LFS transfer, or its time is over", "run git lfs again", "lfs-gone"
+            )
+        headers = CIMultiDict(found.headers)
+        data: AsyncIterator[bytes] | None = None
+        if request.method != "GET":
+            for name in (hdrs.CONTENT_TYPE, hdrs.ACCEPT):
+                if name in request.headers:
+                    headers.setdefault(name, request.headers[name])
+            if request.content_length is not None:
+                headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
+            data = _body(request)
+        elif "Range" in request.headers:
+            headers["Range"] = request.headers["Range"]
+        async with self._upstream.request(
+            request.method, found.url, headers, public=found.public, data=data
+        ) as answer:
+            if answer.status not in (200, 201, 204, 206):
+                raise GitRefusedError(
+                    502, f"the LFS store answered {answer.status}", "run git lfs again", "upstream"
+                )
+            response = web.StreamResponse(status=answer.status, headers={"Server": "corral"})
+            response.content_type = "application/octet-stream"
+            for field in ("Content-Length", "Content-Range"):
+                if field in answer.headers:
+                    response.headers[field] = answer.headers[field]
+            await response.prepare(request)
+            await pump(answer.content.iter_any(), response, request)
+            return response
+
+    async def _ask(
+        self, method: str, url: str, target: Target, body: Mapping[str, Any] | None
+    ) -> tuple[int, dict[str, Any]]:
+        """A JSON call to the repository's LFS server."""
+        headers = CIMultiDict({hdrs.ACCEPT: KIND})
+        if target.authorization:
+            headers[hdrs.AUTHORIZATION] = target.authorization
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers[hdrs.CONTENT_TYPE] = KIND
+        async with self._upstream.request(
+            method, url, headers, public=target.grant.secret is None, data=data
+        ) as answer:
+            if answer.status not in (200, 201, 409):
+                raise refused_by_server(target, answer) or _strange()
+            raw = await _bounded(answer)
+        if target.forms is not None:
+            redactor = Redactor(target.forms, target.grant.secret or "")
+            raw = redactor.feed(raw) + redactor.finish()
+        return answer.status, _parsed(raw)
+
+
+def _answer(status: int, value: Mapping[str, Any]) -> web.Response:
+    return web.Response(
+        status=status, body=json.dumps(value).encode(), content_type=KIND, headers={"Server": "corral"}
+    )
+
+
+async def _json_of(request: web.BaseRequest) -> dict[str, Any]:
+    raw = bytearray()
+    async for data in _body(request):
+        raw += data
+        if len(raw) > _MAX_JSON:
+            raise GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
+    try:
+        return _parsed(bytes(raw))
+    except GitRefusedError:
+        raise GitRefusedError(422, "the LFS request is not a JSON object", "use git lfs", "bad-lfs") from None
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    raw = bytearray()
+    async for data in answer.content.iter_any():
+        raw += data
+        if len(raw) > _MAX_JSON:
+            raise _strange()
+    return bytes(raw)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise _strange() from None
+    if not isinstance(value, dict):
+        raise _strange()
+    return value
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise _strange()
+    return value
+
+
+def _headers(value: object) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or len(value) > _MAX_HEADERS:
+        raise _strange()
+    pairs = [(str(name), str(text)) for name, text in value.items() if str(name).lower() not in _NEVER]
+    for name, text in pairs:
+        if (
+            not name.replace("-", "").replace("_", "").isalnum()
+            or not name.isascii()
+            or not text.isprintable()
+        ):
+            raise _strange()
+    return tuple(pairs)
+
+
+def _seconds(value: object) -> float:
+    return float(max(1, min(value, int(_LONGEST)))) if isinstance(value, int) and value else _LONGEST
+
+
+def _same_origin(url: str, base: str) -> bool:
+    try:
+        one, other = urlsplit(url), urlsplit(base)
+        return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)
+    except ValueError:
+        raise _strange() from None
+
+
+def _strange() -> GitRefusedError:
+    return GitRefusedError(
+        502, "the LFS server gave an answer that makes no sense", "it cannot be used", "bad-lfs"
+    )
+
+
+async def _body(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    while True:
+        async with asyncio.timeout(BODY_IDLE):
+            chunk = await request.content.readany()
+        if not chunk:
+            return
+        yield chunk
