@@ -1,16 +1,18 @@
 """E2B's build steps as recipes of Corral's: what they become, and what is refused."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from corral.api.e2b.builds import limits_of
 from corral.api.e2b.failures import Refusal
-from corral.api.e2b.names import checked_tag, template_id
+from corral.api.e2b.names import build_id, checked_tag, is_build, template_id
 from corral.api.e2b.recipes import SHELL, base_of_image, base_of_template, check_registry, recipe_of
 from corral.model.build import Copy, Env, Ready, Run, Start, User, Workdir
-from corral.model.ids import DEFAULT_TENANT
+from corral.model.ids import DEFAULT_TENANT, LayerDigest, TemplateId
 from corral.model.sandbox import MIB
+from corral.model.template import Template, TemplateConfig
 from corral.protocol.e2b.templates import NewTemplate, StartBuild
 
 HASH = "a" * 64
@@ -104,6 +106,22 @@ def test_limits_that_are_kept() -> None:
 def test_tags_that_are_refused(tag: str) -> None:
     with pytest.raises(Refusal):
         checked_tag(tag)
+
+
+def _template(name: str, layer: str) -> Template:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    layers = (LayerDigest(layer),)
+    return Template(TemplateId(name), DEFAULT_TENANT, name, layers, TemplateConfig(), 0, now)
+
+
+def test_tags_that_point_to_one_build_have_its_id() -> None:
+    own = "0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"
+    built, tagged, other = _template(f"a:{own}", "1"), _template("a:v1", "1"), _template("a", "2")
+    every = [built, tagged, other]
+    assert build_id(tagged, every) == build_id(built, every) == own
+    assert build_id(other, every) != own
+    assert is_build(own)
+    assert not is_build("v1")
 
 
 def test_ids_stay_with_their_alias() -> None:

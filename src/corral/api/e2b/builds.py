@@ -193,7 +193,8 @@ class Builds:
             allow=("*",),
             limits=made.limits,
             fresh=body.force or any(step.force for step in body.steps),
-            tags=tuple(Reference(made.alias, tag).name for tag in others),
+            # The build's own id is a tag of it too, by which clients start sandboxes from this very build.
+            tags=tuple(Reference(made.alias, tag).name for tag in (*others, made.id)),
         )
         made.build = (await self._engine.builds.start(call.tenant, request)).id
         return Response(status_code=202)

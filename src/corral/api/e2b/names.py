@@ -8,6 +8,7 @@ what the build holds: nothing more has to be kept.
 import hashlib
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.api.e2b.failures import Refusal
@@ -49,11 +50,9 @@ def checked_tag(text: str) -> str:
     tag = text.strip().lower()
     if not _TAG.fullmatch(tag) or len(tag) > 63:
         raise Refusal(400, f"Invalid tag: {text[:80]!r}: use letters, digits, '-', '_' and '.'")
-    try:
-        uuid.UUID(tag)
-    except ValueError:
-        return tag
-    raise Refusal(400, f"Invalid tag: {text[:80]!r} looks like the id of a build")
+    if is_build(tag):
+        raise Refusal(400, f"Invalid tag: {text[:80]!r} looks like the id of a build")
+    return tag
 
 
 def alias_of(template: Template) -> str:
@@ -71,8 +70,21 @@ def template_id(tenant: TenantId, alias: str) -> str:
     return hashlib.sha256(f"template {tenant} {alias}".encode()).hexdigest()[:20]
 
 
-def build_id(template: Template) -> str:
-    """The id of a build: the same for all tags that point to it."""
+def is_build(tag: str) -> bool:
+    """Whether a tag is the id of a build: each build has one beside those that clients give it."""
+    try:
+        return str(uuid.UUID(tag)) == tag
+    except ValueError:
+        return False
+
+
+def build_id(template: Template, siblings: Sequence[Template]) -> str:
+    """The id of a build, the same for all tags that point to it: the one that it was built under, else one computed from
+    what it holds. `siblings`: all builds of its alias."""
+    same = [item for item in siblings if (item.layers, item.config) == (template.layers, template.config)]
+    built = [tag_of(item) for item in same if is_build(tag_of(item))]
+    if built:
+        return built[-1]
     held = f"{template.tenant} {alias_of(template)} {' '.join(template.layers)} {template.config}"
     return str(uuid.uuid5(uuid.NAMESPACE_OID, held))
 

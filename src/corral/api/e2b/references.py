@@ -1,5 +1,6 @@
 """Templates as E2B's clients name them, and what they are told of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from corral.api.e2b.calls import Call
@@ -41,12 +42,12 @@ async def template_ids(call: Call, text: str) -> set[str]:
         return set()
 
 
-def shape_of(template: Template, builds: int = 1) -> dict[str, Any]:
+def shape_of(template: Template, siblings: Sequence[Template]) -> dict[str, Any]:
     """A template as clients are told of it."""
     made, limits, alias = template.created_at.isoformat(), Limits(), alias_of(template)
     return {
         "templateID": template_id(template.tenant, alias),
-        "buildID": build_id(template),
+        "buildID": build_id(template, siblings),
         "cpuCount": int(limits.cpus),
         "memoryMB": limits.memory // MIB,
         "diskSizeMB": limits.disk // MIB,
@@ -58,7 +59,7 @@ def shape_of(template: Template, builds: int = 1) -> dict[str, Any]:
         "createdBy": None,
         "lastSpawnedAt": None,
         "spawnCount": 0,
-        "buildCount": builds,
+        "buildCount": len({build_id(item, siblings) for item in siblings}),
         "envdVersion": ENVD_VERSION,
         "buildStatus": "ready",
     }

@@ -8,8 +8,10 @@ from corral.api.e2b.listing import page_of
 from corral.api.e2b.names import (
     DEFAULT_TAG,
     Reference,
+    alias_of,
     build_id,
     checked_tag,
+    is_build,
     parse_reference,
     tag_of,
     template_id,
@@ -21,43 +23,53 @@ from corral.protocol.e2b.templates import AssignTags, DeleteTags, UpdateTemplate
 
 async def list_templates(call: Call) -> Response:
     """All templates at once, as the first version of the call."""
-    return JSONResponse([shape_of(item) for item in await _current(call)])
+    return JSONResponse([shape_of(item, siblings) for item, siblings in await _current(call)])
 
 
 async def page_templates(call: Call) -> Response:
     """Templates in pages, newest first."""
     found = await _current(call)
-    page = page_of(found, [(item.created_at, item.id) for item in found], call.request.query_params)
-    return JSONResponse([shape_of(item) for item in page.items], headers=next_token(page.next))
+    keys = [(item.created_at, item.id) for item, _ in found]
+    page = page_of(found, keys, call.request.query_params)
+    shown = [shape_of(item, siblings) for item, siblings in page.items]
+    return JSONResponse(shown, headers=next_token(page.next))
 
 
-async def _current(call: Call) -> list[Template]:
-    """One build of each alias: the default one, else its newest."""
-    found: dict[str, Template] = {}
+async def _current(call: Call) -> list[tuple[Template, list[Template]]]:
+    """One build of each alias, the default one, else its newest; and all builds of that alias."""
+    found: dict[str, list[Template]] = {}
     for item in await call.engine.templates.list(call.tenant):
-        alias = template_id(call.tenant, item.name.partition(":")[0])
-        if alias not in found or tag_of(found[alias]) != DEFAULT_TAG:
-            found[alias] = item
-    return list(found.values())
+        found.setdefault(alias_of(item), []).append(item)
+    return [(_default(siblings), siblings) for siblings in found.values()]
+
+
+def _default(siblings: list[Template]) -> Template:
+    return next((item for item in siblings if tag_of(item) == DEFAULT_TAG), siblings[-1])
+
+
+def _tagged(siblings: list[Template]) -> list[Template]:
+    """Those that clients gave a tag; a build alone has none."""
+    return [item for item in siblings if not is_build(tag_of(item))]
 
 
 async def get_template(call: Call) -> Response:
     """A template with its builds."""
     _, found = await templates_of(call, call.parameter("id"))
-    builds = {build_id(item): item for item in found}
+    builds = {build_id(item, found): item for item in found}
     parts = ("buildID", "createdAt", "updatedAt", "cpuCount", "memoryMB", "diskSizeMB", "envdVersion")
-    shapes = [shape_of(item, len(builds)) for item in builds.values()]
+    shapes = [shape_of(item, found) for item in builds.values()]
     told = [
         {**{key: shape[key] for key in parts}, "status": "ready", "finishedAt": shape["createdAt"]}
         for shape in shapes
     ]
-    return JSONResponse({**shapes[-1], "builds": told})
+    return JSONResponse({**shape_of(_default(found), found), "builds": told})
 
 
 async def get_alias(call: Call) -> Response:
     """Whether there is a template of that name."""
     template = await find_template(call, call.parameter("alias"))
-    return JSONResponse({"templateID": shape_of(template)["templateID"], "public": False})
+    told = {"templateID": template_id(call.tenant, alias_of(template)), "public": False}
+    return JSONResponse(told)
 
 
 async def update_template(call: Call) -> Response:
@@ -65,7 +77,7 @@ async def update_template(call: Call) -> Response:
     template = await find_template(call, call.parameter("id"))
     if (await call.body(UpdateTemplate, optional=True)).public:
         raise Refusal(400, "templates of Corral belong to one tenant: they cannot be public")
-    return JSONResponse({"names": shape_of(template)["names"]})
+    return JSONResponse({"names": [alias_of(template)]})
 
 
 async def delete_template(call: Call) -> Response:
@@ -90,8 +102,8 @@ async def list_tags(call: Call) -> Response:
     _, found = await templates_of(call, call.parameter("id"))
     return JSONResponse(
         [
-            {"tag": tag_of(item), "buildID": build_id(item), "createdAt": item.created_at.isoformat()}
-            for item in found
+            {"tag": tag_of(item), "buildID": build_id(item, found), "createdAt": item.created_at.isoformat()}
+            for item in _tagged(found)
         ]
     )
 
@@ -99,7 +111,7 @@ async def list_tags(call: Call) -> Response:
 async def count_tags(call: Call) -> Response:
     """How many."""
     _, found = await templates_of(call, call.parameter("id"))
-    return JSONResponse({"total": len(found)})
+    return JSONResponse({"total": len(_tagged(found))})
 
 
 async def has_tag(call: Call) -> Response:
@@ -116,10 +128,11 @@ async def assign_tags(call: Call) -> Response:
         raise Refusal(400, "validation error: tags: at least one is needed")
     tags = [checked_tag(tag) for tag in body.tags]
     template = await find_template(call, body.target)
-    alias = template.name.partition(":")[0]
     for tag in tags:
-        await call.engine.templates.tag(call.tenant, template.id, Reference(alias, tag).name)
-    return JSONResponse({"tags": tags, "buildID": build_id(template)}, 201)
+        name = Reference(alias_of(template), tag).name
+        await call.engine.templates.tag(call.tenant, template.id, name)
+    _, found = await templates_of(call, alias_of(template))
+    return JSONResponse({"tags": tags, "buildID": build_id(template, found)}, 201)
 
 
 async def delete_tags(call: Call) -> Response:
