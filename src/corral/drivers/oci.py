@@ -49,6 +49,7 @@ from corral.rootfs.machine_images import MachineImages
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.scan import Scanner
 from corral.rootfs.store import RootStore
+from corral.rootfs.trusted import fits, trusted_layer
 from corral.wire import guest
 
 _log = logging.getLogger(__name__)
@@ -167,6 +168,9 @@ class OciDriver:
         place = self._place(sandbox)
         if not mounts.is_mounted(place.root):
             layers = [self._store.layer_path(layer) for layer in record.layers]
+            if fits(layers):
+                bundle = await asyncio.to_thread(self._ca_bundle.read_bytes)
+                layers.append(await asyncio.to_thread(trusted_layer, self._store.trusted, bundle))
             await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
 
     async def listen(self, spec: SandboxSpec, only: Set[int] | None = None) -> tuple[Listener, ...]:
@@ -227,6 +231,7 @@ class OciDriver:
             ask=self._ask,
             spool=self._spool(spec.id),
             ca_bundle=self._ca_bundle,
+            bound_bundle=not fits([self._store.layer_path(layer) for layer in template.layers]),
             resolv_conf=place.etc / "resolv.conf",
             hosts=place.etc / "hosts",
             hostname=place.etc / "hostname",

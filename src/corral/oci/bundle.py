@@ -76,7 +76,9 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class BundlePaths:
-    """Where the parts of a sandbox are on the host. `sysfs` is None for a runtime that brings its own."""
+    """Where the parts of a sandbox are on the host. `sysfs` is None for a runtime that brings its own. `bound_bundle`: the
+    root does not hold the certificates, so they are bound over its own.
+    """
 
     root: Path
     netns: Path
@@ -85,6 +87,7 @@ class BundlePaths:
     ask: Path
     spool: Path
     ca_bundle: Path
+    bound_bundle: bool
     resolv_conf: Path
     hosts: Path
     hostname: Path
@@ -196,7 +199,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
         _bind(ASK, paths.ask, "nosuid", "nodev", "ro"),
         _bind(SPOOL, paths.spool, *fixed, "rw"),
         _bind(TRUST, paths.ca_bundle.parent, *fixed, "ro"),
-        _bind(CA_BUNDLE, paths.ca_bundle, *fixed, "ro"),
+        *([_bind(CA_BUNDLE, paths.ca_bundle, *fixed, "ro")] if paths.bound_bundle else []),
         _bind("/etc/resolv.conf", paths.resolv_conf, *fixed, "ro"),
         _bind("/etc/hosts", paths.hosts, *fixed, "ro"),
         _bind("/etc/hostname", paths.hostname, *fixed, "ro"),

@@ -6,6 +6,7 @@ DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (
   sandboxes/ID/        upper/ and work/ of its overlay
   spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
   machines/            see `machine_images`
+  trusted/             see `trusted`
   seeds/               what new ones are made from, so that no two files of a sandbox have one inode number
   tmp/                 what is being made or removed
 DATA/store.json        the kind of this store, which never changes
@@ -14,8 +15,8 @@ DATA/store.json        the kind of this store, which never changes
 Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
 removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
 
-Only root may enter `layers`, `sandboxes`, `spools`, `machines`, `seeds` and `tmp`: they hold setuid programs that anyone may have
-put into an image, and processes' memory.
+Only root may enter `layers`, `sandboxes`, `spools`, `machines`, `trusted`, `seeds` and `tmp`: they hold setuid programs
+that anyone may have put into an image, and processes' memory.
 """
 
 import asyncio
@@ -304,7 +305,15 @@ class RootStore:
     # Parts
 
     def _tidy(self) -> None:
-        for folder in (self._layers, self._sandboxes, self._spools, self.machines, self._seeds, self._tmp):
+        for folder in (
+            self._layers,
+            self._sandboxes,
+            self._spools,
+            self.machines,
+            self.trusted,
+            self._seeds,
+            self._tmp,
+        ):
             folder.mkdir(mode=0o700, exist_ok=True)
         seeds = sorted(self._seeds.iterdir(), key=lambda seed: int(seed.name))
         for leftover in (*self._tmp.iterdir(), *seeds[:-1]):
@@ -346,6 +355,11 @@ class RootStore:
     def machines(self) -> Path:
         """Where machine images are."""
         return self.root / "machines"
+
+    @property
+    def trusted(self) -> Path:
+        """Where layers of certificates are."""
+        return self.root / "trusted"
 
     @property
     def volumes(self) -> Volumes:

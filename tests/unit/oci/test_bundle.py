@@ -21,6 +21,7 @@ PATHS = BundlePaths(
     init=Path("/i"),
     spool=Path("/io"),
     ca_bundle=Path("/ca"),
+    bound_bundle=True,
     ask=Path("/ask"),
     resolv_conf=Path("/e/resolv.conf"),
     hosts=Path("/e/hosts"),
