@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bench.figures import Row
-from bench.rows import create, egress, execs, files, fleet, idle, life, llm, template
+from bench.rows import create, egress, execs, files, fleet, idle, life, llm, template, warm
 from bench.stand import Stand
 
 GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
@@ -11,6 +11,7 @@ GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
     "create": create.rows,
     "exec": execs.rows,
     "fleet": fleet.rows,
+    "warm": warm.rows,
     "life": life.rows,
     "files": files.rows,
     "llm": llm.rows,
