@@ -10,6 +10,7 @@ CORRAL_KILL_SEED others. A failure names the operations and their moments.
 
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from tests.traces import settled, traces, wait_for
 
 from corral import Client
 from corral.errors import Conflict, CorralError, NotFound
+from corral.host.programs import search_path
 from corral.model.lifecycle import State
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
@@ -31,6 +33,7 @@ SEED = os.environ.get("CORRAL_KILL_SEED", "1")
 BEYOND = 1.15
 """Times an operation's measured duration: some kills come just after its end."""
 COUNTER = "import itertools, time\nfor i in itertools.count(): print(i, flush=True); time.sleep(0.02)"
+FORKS = 3
 KEPT = "/home/user/kept"
 Act = Callable[[Client, str], object]
 
@@ -61,6 +64,20 @@ def _paused(client: Client, name: str) -> None:
     client.pause_sandbox(name)
 
 
+def _made_of_gvisor(client: Client, name: str) -> None:
+    client.create_sandbox(name=name, isolation="gvisor")
+    client.write_file(name, KEPT, name)
+
+
+def _suspended(client: Client, name: str) -> None:
+    _made_of_gvisor(client, name)
+    client.pause_sandbox(name, memory=True)
+
+
+def _forks(name: str) -> list[str]:
+    return [f"{name}-{number + 1}" for number in range(FORKS)]
+
+
 def _taken(name: str) -> str:
     return f"{name}-taken"
 
@@ -79,6 +96,24 @@ OPERATIONS = {
     ),
     "checkpoint": Operation(
         _made, lambda client, name: client.checkpoint(name, _taken(name)), State.RUNNING, State.RUNNING
+    ),
+    "fork": Operation(
+        _made, lambda client, name: client.fork_sandbox(name, FORKS), State.RUNNING, State.RUNNING
+    ),
+    **(
+        {
+            "suspend": Operation(
+                _made_of_gvisor,
+                lambda client, name: client.pause_sandbox(name, memory=True),
+                State.RUNNING,
+                State.SUSPENDED,
+            ),
+            "wake": Operation(
+                _suspended, lambda client, name: client.resume_sandbox(name), State.SUSPENDED, State.RUNNING
+            ),
+        }
+        if shutil.which("runsc", path=search_path())
+        else {}
     ),
     "remove": Operation(_made, lambda client, name: client.remove_sandbox(name), State.RUNNING, None),
 }
@@ -144,6 +179,9 @@ class Scene:
                     client.remove_sandbox(name)
                 with suppress(NotFound):
                     client.remove_template(_taken(name))
+            for fork in _forks("fork"):
+                with suppress(NotFound):
+                    client.remove_sandbox(fork)
         settled(self.daemon, self.held)
 
     def counting(self) -> None:
@@ -211,6 +249,8 @@ def _check(daemon: Daemon, attempt: Attempt) -> None:
         assert state in allowed, f"{name}, {said}: the sandbox is {state}"
         if state is None:
             return
+        if state is State.SUSPENDED:
+            state = client.resume_sandbox(name).state
         if name != "create":
             assert client.read_file(name, KEPT) == name, name
         if state is State.RUNNING:
@@ -219,6 +259,8 @@ def _check(daemon: Daemon, attempt: Attempt) -> None:
             _usable(client, client.resume_sandbox(name).name)
         else:
             _usable(client, client.start_sandbox(name).name)
+        if name == "fork":
+            _check_forks(client, name, answered=attempt.answered)
         if name == "checkpoint":
             _check_template(client, name, answered=attempt.answered)
 
@@ -240,6 +282,15 @@ def _usable(client: Client, name: str) -> None:
         wait_for(lambda: _state(client, name) is State.STOPPED, f"{name} is neither usable nor stopped")
         client.start_sandbox(name)
         assert client.exec_command(name, "echo alive", timeout=30).stdout == "alive\n"
+
+
+def _check_forks(client: Client, name: str, *, answered: bool) -> None:
+    """All are there, or none."""
+    there = {item.name for item in client.list_sandboxes()} & set(_forks(name))
+    assert there == set(_forks(name)) or (not there and not answered)
+    for fork in there:
+        assert client.read_file(fork, KEPT) == name
+        _usable(client, fork)
 
 
 def _check_template(client: Client, name: str, *, answered: bool) -> None:

@@ -145,6 +145,7 @@ class Checkpoints:
                 async with asyncio.TaskGroup() as group:
                     for name in names:
                         group.create_task(one(template, name))
+                await self._registry.settle_all([sandbox.id for sandbox in made])
             except BaseException as error:
                 for sandbox in made:
                     await asyncio.shield(self._sandboxes.remove(origin.spec.tenant, sandbox.id))

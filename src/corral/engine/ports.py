@@ -549,6 +549,9 @@ class Store(Protocol):
     async def set_state(self, sandbox: Sandbox) -> None:
         """Update state, reason, exit code and time."""
 
+    async def set_states(self, sandboxes: Sequence[Sandbox]) -> None:
+        """The same for several at once: all, or none."""
+
     async def set_spec(self, spec: SandboxSpec) -> None:
         """Update what may change of a spec: time to live and egress policy."""
 

@@ -4,6 +4,7 @@ The daemon is the only writer of its store, so memory and store agree; the store
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -120,6 +121,10 @@ class Registry:
     async def settle(self, sandbox: SandboxId) -> None:
         """Make the state durable."""
         await self._store.set_state(self._sandboxes[sandbox])
+
+    async def settle_all(self, sandboxes: Sequence[SandboxId]) -> None:
+        """Make the states of several durable at once. Those that are gone meanwhile are left out."""
+        await self._store.set_states([self._sandboxes[each] for each in sandboxes if each in self._sandboxes])
 
     async def correct(self, sandbox: SandboxId, state: State, reason: str) -> Sandbox:
         """Set the state that the kernel shows, after a time without a daemon."""

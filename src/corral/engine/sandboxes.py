@@ -230,7 +230,8 @@ class Sandboxes:
                 running = template.memory.services if template.memory else ()
                 missing = tuple(item for item in spec.services if item not in running)
                 await self._on_up(sandbox, missing, request.progress)
-                await self._registry.settle(spec.id)
+                if not request.forked:  # forks are settled all at once
+                    await self._registry.settle(spec.id)
             except BaseException:
                 await asyncio.shield(self._discard(spec.id))
                 raise

@@ -102,6 +102,10 @@ class SqlStore:
         """Update state, reason, exit code and time. Raises NotFound."""
         await self._database.run(sandboxes.set_state, sandbox)
 
+    async def set_states(self, sandboxes: Sequence[Sandbox]) -> None:
+        """The same for several at once: all, or none."""
+        await self._database.run(_set_states, sandboxes)
+
     async def set_spec(self, spec: SandboxSpec) -> None:
         """Update what may change of a spec: time to live and egress policy. Raises NotFound."""
         await self._database.run(sandboxes.set_spec, spec)
@@ -315,6 +319,11 @@ class SqlStore:
         if upto is None or place.sequence != upto:
             return AuditCheck(place.sequence, "the end of the log is missing, or it was rewritten")
         return AuditCheck(place.sequence)
+
+
+def _set_states(db: Connection, several: Sequence[Sandbox]) -> None:
+    for sandbox in several:
+        sandboxes.set_state(db, sandbox)
 
 
 def _open_keys(db: Connection, key_file: Path) -> Keys:
