@@ -194,8 +194,21 @@ async def set_tenant_budget(caller: CallerDep, body: protocol.SetTenantBudget) -
 @router.post("/keys", status_code=201, tags=["daemon"], responses=documented())
 async def create_key(caller: CallerDep, body: protocol.CreateKey) -> protocol.ApiKey:
     """A new key for the TCP interface. It is shown here once; only its hash is kept."""
-    key = await caller.engine.new_api_key(caller.tenant, body.label)
+    key = await caller.engine.keys.create(caller.tenant, body.label)
     return protocol.ApiKey(label=body.label, key=key.reveal())
+
+
+@router.get("/keys", tags=["daemon"], responses=documented())
+async def list_keys(caller: CallerDep) -> protocol.ApiKeyList:
+    """What may be shown of the tenant's keys for the TCP interface."""
+    found = await caller.engine.keys.list(caller.tenant)
+    return protocol.ApiKeyList(keys=[shapes.api_key_info(item) for item in found])
+
+
+@router.delete("/keys/{name}", tags=["daemon"], responses=documented())
+async def revoke_key(caller: CallerDep, name: str) -> protocol.ApiKeyInfo:
+    """Refuse a key, by id or by a label that only one has, from the next request on."""
+    return shapes.api_key_info(await caller.engine.keys.revoke(caller.tenant, name))
 
 
 @router.get("/config", tags=["daemon"], responses=documented())

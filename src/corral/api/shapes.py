@@ -297,6 +297,11 @@ def _secret_binding(value: Binding) -> catalog.SecretBinding:
     )
 
 
+def api_key_info(value: secrets.ApiKeyInfo) -> catalog.ApiKeyInfo:
+    """What may be shown of an API key."""
+    return catalog.ApiKeyInfo(id=value.id, label=value.label, created_at=value.created_at)
+
+
 def price_info(value: ModelPrice) -> catalog.PriceInfo:
     """An operator's price."""
     return catalog.PriceInfo(

@@ -236,3 +236,29 @@ def create_key(app: App, label: str, as_json: bool) -> None:
     """Make a new API key and print it; it is not shown again."""
     made = app.client.create_key(label)
     show_json({"label": label, "key": made}) if as_json else say(made)
+
+
+@key.command("ls", epilog="\b\nExample:\n  corral key ls --json")
+@json_option
+@pass_app
+def list_keys(app: App, as_json: bool) -> None:
+    """List API keys, without the keys themselves."""
+    found = app.client.list_keys()
+    if as_json:
+        show_json(found)
+        return
+    table(["LABEL", "ID", "CREATED"], [(item.label, item.id, age(item.created_at)) for item in found])
+
+
+@key.command("revoke", epilog="\b\nExample:\n  corral key revoke laptop")
+@click.argument("names", nargs=-1, required=True, metavar="LABEL|ID…")
+@json_option
+@pass_app
+def revoke_keys(app: App, names: tuple[str, ...], as_json: bool) -> None:
+    """Refuse API keys from the next request on."""
+    revoked = [app.client.revoke_key(name) for name in names]
+    if as_json:
+        show_json(revoked)
+    else:
+        for item in revoked:
+            say(item.label)

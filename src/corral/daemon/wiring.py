@@ -42,6 +42,7 @@ from corral.engine.egress import Egress
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.grants import Grants
+from corral.engine.keys import ApiKeys
 from corral.engine.learning import Learning
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
@@ -411,9 +412,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         config.set(key, value)
         await configure_gateway()
 
-    async def new_api_key(tenant: TenantId, label: str) -> Secret:
-        return await store.add_api_key(tenant, label, clock.now())
-
     async def sandbox_token(sandbox: SandboxId) -> Secret:
         # Not of the form of any grant's id, so no grant has this token.
         return await store.derive_token(GrantId(f"sandbox access {sandbox}"))
@@ -445,7 +443,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         recent_denials=denials.recent,
         config_get=config.get,
         config_set=config_set,
-        new_api_key=new_api_key,
+        keys=ApiKeys(store, clock),
         sandbox_token=sandbox_token,
         webhook_key=store.webhook_key,
         touch=activity.touch,

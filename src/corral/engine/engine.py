@@ -13,6 +13,7 @@ from corral.engine.checkpoints import Checkpoints
 from corral.engine.disk import Disk
 from corral.engine.egress import Egress
 from corral.engine.grants import Grants
+from corral.engine.keys import ApiKeys
 from corral.engine.learning import Learning
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
@@ -94,7 +95,7 @@ class Engine:
     recent_denials: Callable[[str], list[dict[str, Any]]]
     config_get: Callable[[], dict[str, Any]]
     config_set: Callable[[str, Any], Awaitable[None]]
-    new_api_key: Callable[[TenantId, str], Awaitable[Secret]]
+    keys: ApiKeys
     sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
     webhook_key: Callable[[], Awaitable[Secret]]
     touch: Callable[[SandboxId], None]

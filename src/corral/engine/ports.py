@@ -37,7 +37,7 @@ from corral.model.process import ProcessInfo, Stream
 from corral.model.push import PushReport, PushToInspect
 from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec, Stats
-from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.policy.building import Directory
@@ -674,6 +674,12 @@ class Store(Protocol):
 
     async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
         """A new API key for the TCP interface; only its hash is kept."""
+
+    async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:
+        """What may be shown of a tenant's API keys, oldest first."""
+
+    async def revoke_api_key(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
+        """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
 
     async def tenant_of_key(self, key: str) -> TenantId | None:
         """Whose key it is, compared in constant time; None for a wrong one."""

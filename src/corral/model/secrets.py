@@ -88,6 +88,15 @@ GIT_PROVIDERS = frozenset({Provider.GITHUB, Provider.GITLAB, Provider.BITBUCKET,
 MODEL_PROVIDERS = frozenset({Provider.ANTHROPIC, Provider.OPENAI, Provider.GEMINI, Provider.OPENROUTER})
 
 
+@dataclass(frozen=True, slots=True)
+class ApiKeyInfo:
+    """What may be shown of an API key. `id` tells keys of one label apart, and nothing of the key."""
+
+    id: str
+    label: str
+    created_at: datetime
+
+
 class SecretForm(StrEnum):
     """What the vault holds of a secret.
 

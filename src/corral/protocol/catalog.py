@@ -306,6 +306,20 @@ class ApiKey(Reply):
     key: str
 
 
+class ApiKeyInfo(Reply):
+    """What may be shown of a key."""
+
+    id: str = Field(description="Tells keys of one label apart.")
+    label: str
+    created_at: Time
+
+
+class ApiKeyList(Reply):
+    """Keys of the tenant, oldest first."""
+
+    keys: list[ApiKeyInfo]
+
+
 class SetConfig(Request):
     """A new value of a setting; some take a list."""
 

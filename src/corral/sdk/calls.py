@@ -585,6 +585,16 @@ def create_key(label: str) -> Call[str]:
     )
 
 
+def list_keys() -> Call[list[catalog.ApiKeyInfo]]:
+    """What may be shown of the tenant's keys for the TCP interface."""
+    return Call(get(url("keys")), lambda body: parse(catalog.ApiKeyList, body).keys)
+
+
+def revoke_key(ref: str) -> Call[catalog.ApiKeyInfo]:
+    """Refuse a key, by id or by a label that only one has, from the next request on."""
+    return Call(post(url("keys", ref), method="DELETE"), reply(catalog.ApiKeyInfo))
+
+
 def get_config() -> Call[dict[str, Any]]:
     """All settings of the daemon."""
     return Call(get(url("config")), _config)

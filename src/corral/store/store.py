@@ -17,7 +17,7 @@ from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, Tenant
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
-from corral.model.secrets import Secret, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.store import approvals, audit, budgets, ledger, past, pools, sandboxes, templates, vault
@@ -272,6 +272,14 @@ class SqlStore:
     async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
         """A new API key for the TCP interface; only its hash is kept."""
         return await self._database.run_durable(vault.add_api_key, self._keys, tenant, label, now)
+
+    async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:
+        """What may be shown of a tenant's API keys, oldest first."""
+        return await self._database.run(vault.api_keys, tenant)
+
+    async def revoke_api_key(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
+        """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
+        return await self._database.run_durable(vault.revoke_api_key, tenant, ref)
 
     async def tenant_of_key(self, key: str) -> TenantId | None:
         """Whose key it is; None for a wrong one."""

@@ -7,15 +7,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from corral.engine.ports import OpenedSecret
-from corral.errors import HostError, NotFound
+from corral.errors import Conflict, HostError, NotFound
 from corral.model.binding import Binding
 from corral.model.ids import TenantId
-from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
 from corral.store import schema
 from corral.store.codec import decode, encode
 from corral.store.keys import Keys
 
 _secrets, _api_keys = schema.secrets, schema.api_keys
+KEY_ID = 12
+"""Digits of a key's keyed hash that name it."""
 _CHECK = "key_check"
 _FIND_KEY = select(_api_keys).where(_api_keys.c.key_hash == bindparam("hash"))
 
@@ -122,6 +124,26 @@ def add_api_key(db: Connection, keys: Keys, tenant: TenantId, label: str, now: d
     }
     db.execute(insert(_api_keys).values(**values))
     return key
+
+
+def api_keys(db: Connection, tenant: TenantId) -> list[ApiKeyInfo]:
+    """A tenant's, oldest first."""
+    query = select(_api_keys).where(_api_keys.c.tenant == tenant).order_by(_api_keys.c.created_at)
+    return [ApiKeyInfo(row.key_hash[:KEY_ID], row.label, row.created_at) for row in db.execute(query)]
+
+
+def revoke_api_key(db: Connection, tenant: TenantId, ref: str) -> ApiKeyInfo:
+    """Forget the key with this id, or the only one with this label."""
+    known = api_keys(db, tenant)
+    found = [key for key in known if key.id == ref] or [key for key in known if key.label == ref]
+    if not found:
+        raise NotFound(f"there is no API key {ref[:80]!r}", "list yours: `corral key ls`")
+    if len(found) > 1:
+        ids = ", ".join(key.id for key in found)
+        raise Conflict(f"{len(found)} API keys have the label {ref[:80]!r}", f"name one by its id: {ids}")
+    which = (_api_keys.c.tenant == tenant, _api_keys.c.key_hash.startswith(found[0].id, autoescape=True))
+    db.execute(delete(_api_keys).where(*which))
+    return found[0]
 
 
 def tenant_of_key(db: Connection, key_hash: str) -> TenantId | None:

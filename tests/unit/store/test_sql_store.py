@@ -591,3 +591,24 @@ async def test_a_failed_query_rolls_back(tmp_path: Path) -> None:
         assert await database.run(count) == 0
     finally:
         await database.close()
+
+
+async def test_a_revoked_api_key_is_nobodys(store: SqlStore) -> None:
+    """By id, or by a label that only one has; another tenant's is not found."""
+    one = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
+    two = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW + timedelta(seconds=1))
+    other = await store.add_api_key(TenantId("acme"), "ci", NOW)
+    listed = await store.api_keys(DEFAULT_TENANT)
+    assert [key.label for key in listed] == ["laptop", "laptop"]
+    assert not any(secret.reveal() in repr(listed) for secret in (one, two))
+    with pytest.raises(Conflict, match="2 API keys"):
+        await store.revoke_api_key(DEFAULT_TENANT, "laptop")
+    for ref in ("ci", "", "%", listed[0].id[:6]):
+        with pytest.raises(NotFound):
+            await store.revoke_api_key(DEFAULT_TENANT, ref)
+    await store.revoke_api_key(DEFAULT_TENANT, listed[0].id)
+    assert await store.tenant_of_key(one.reveal()) is None
+    assert await store.tenant_of_key(two.reveal()) == DEFAULT_TENANT
+    await store.revoke_api_key(DEFAULT_TENANT, "laptop")
+    assert await store.tenant_of_key(two.reveal()) is None
+    assert await store.tenant_of_key(other.reveal()) == TenantId("acme")

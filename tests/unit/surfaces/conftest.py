@@ -37,7 +37,7 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.receipt import ChangedFile, DeniedSum, MadeCommit, Past, Pushed, Receipt, Work
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
-from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, UsageTotal
 from corral.sdk.client import AsyncClient, Client
@@ -677,6 +677,7 @@ class FakeEngine:
     files: FakeFiles
     approvals: FakeApprovals = field(default_factory=FakeApprovals)
     audit: FakeAudit = field(default_factory=FakeAudit)
+    api_keys: "FakeKeys" = field(default_factory=lambda: FakeKeys())
     config: dict[str, Any] = field(default_factory=lambda: {"api.listen": "", "egress.networks": []})
 
     async def files_of(self, tenant: TenantId, ref: str) -> FakeFiles:
@@ -730,8 +731,28 @@ class FakeEngine:
         async for event in self.sandboxes.events(tenant, after):
             yield event
 
-    async def new_api_key(self, tenant: TenantId, label: str) -> Secret:
+    @property
+    def keys(self) -> "FakeKeys":
+        return self.api_keys
+
+
+class FakeKeys:
+    def __init__(self) -> None:
+        self.all: list[ApiKeyInfo] = []
+
+    async def create(self, tenant: TenantId, label: str) -> Secret:
+        self.all.append(ApiKeyInfo(f"{len(self.all):012x}", label, NOW))
         return Secret(KEY)
+
+    async def list(self, tenant: TenantId) -> Sequence[ApiKeyInfo]:
+        return self.all
+
+    async def revoke(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
+        for item in self.all:
+            if ref in (item.id, item.label):
+                self.all.remove(item)
+                return item
+        raise NotFound(f"there is no API key {ref!r}", "list yours: `corral key ls`")
 
 
 @pytest.fixture

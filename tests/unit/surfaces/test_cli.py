@@ -771,3 +771,13 @@ def test_a_rate_that_is_none_is_refused(corral: Any, words: tuple[str, ...]) -> 
     ran = corral(*words)
     assert ran.code == 2
     assert "hint: " in ran.err
+
+
+def test_api_keys_are_listed_and_revoked(corral: Any, engine: Any) -> None:
+    corral("key", "create", "laptop")
+    shown = corral("key", "ls").out
+    assert re.search(r"^laptop +000000000000 ", shown, re.MULTILINE)
+    assert "sk-canary" not in shown
+    assert corral("key", "revoke", "laptop").out == "laptop\n"
+    assert corral("key", "revoke", "laptop").code != 0
+    assert json.loads(corral("key", "ls", "--json").out) == []
