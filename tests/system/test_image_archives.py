@@ -115,7 +115,11 @@ def test_what_comes_back_is_what_went_out(daemon: Daemon, client: Client, export
 
 def test_skopeo_reads_the_archive_and_the_layout(daemon: Daemon, exported: Path, tmp_path: Path) -> None:
     daemon.cli("template", "export", "odd", f"{tmp_path}/layout/")
-    for source in (f"oci-archive:{exported}", f"docker-archive:{exported}", f"oci:{tmp_path}/layout:latest"):
+    for source in (
+        f"oci-archive:{exported}",
+        f"docker-archive:{exported}",
+        f"oci:{tmp_path}/layout:odd:latest",
+    ):
         target = tmp_path / source.partition(":")[0]
         subprocess.run(["skopeo", "copy", "-q", source, f"dir:{target}"], check=True, timeout=120)
         config = json.loads(

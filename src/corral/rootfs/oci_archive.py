@@ -139,7 +139,7 @@ def _members(
     entry = {
         "mediaType": _MANIFEST_TYPE,
         **_described(manifest),
-        "annotations": {"org.opencontainers.image.ref.name": tag or "latest"},
+        "annotations": {"org.opencontainers.image.ref.name": f"{base}:{tag or 'latest'}"},
     }
     yield _Member("oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
     yield _Member(

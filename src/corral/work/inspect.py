@@ -219,14 +219,11 @@ async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...])
     """A digest of the files that match `patterns` (as of .dockerignore) in the commit that a sandbox of this branch starts from:
     their paths, modes and contents. No file is read: git knows their digests.
 
-    Raises what `inspect_repo` raises, and InvalidInput where they match nothing.
+    `path` is one that `inspect_repo` has found. Raises InvalidInput where they match nothing.
     """
-    state = await inspect_repo(path)
-    start = state.head
-    if branch is not None:
-        done = await state.git.run("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}")
-        commit = done.stdout.decode("ascii", "replace").strip()
-        start = commit if done.ok and is_object_id(commit) else state.head
+    directory = _checked_directory(path)
+    git = HostGit(directory, Owner.of(directory))
+    start = await _start(git, branch)
     literal = tuple(pattern for pattern in patterns if not set(pattern) & set("*?[\\!"))
     limit = ("--", *literal) if len(literal) == len(patterns) else ()
     try:
@@ -236,7 +233,7 @@ async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...])
             f"a pattern of the setup's files is malformed: {error}", "see its brackets"
         ) from None
     total, found = hashlib.sha256(), 0
-    async for entry in state.git.records("ls-tree", "-r", "-z", "--full-tree", start, *limit):
+    async for entry in git.records("ls-tree", "-r", "-z", "--full-tree", start, *limit):
         name = os.fsdecode(entry.partition(b"\t")[2])
         if matcher.matches(name):
             found += 1
@@ -247,3 +244,14 @@ async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...])
             "see `files` in corral.toml, or commit them: a sandbox gets what is committed",
         )
     return total.hexdigest()
+
+
+async def _start(git: HostGit, branch: str | None) -> str:
+    """The commit that a sandbox of a branch starts from: the branch's, or HEAD's where there is no such branch."""
+    names = ("HEAD",) if branch is None else (f"refs/heads/{branch}", "HEAD")
+    for name in names:
+        done = await git.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        commit = done.stdout.decode("ascii", "replace").strip()
+        if done.ok and is_object_id(commit):
+            return commit
+    raise InvalidInput(f"{git.directory} has no commits", "commit something first")
