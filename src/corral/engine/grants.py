@@ -1,7 +1,8 @@
 """What sandboxes' tokens may be used for: shown, changed, renewed, revoked."""
 
+import contextlib
 import secrets as randomness
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,7 +10,7 @@ from corral.engine.plan import checked_expiry
 from corral.engine.ports import Clock, Gateway, Store
 from corral.engine.registry import Registry
 from corral.engine.vault import Secrets
-from corral.errors import NotFound
+from corral.errors import Conflict, NotFound
 from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, TenantId
 from corral.model.sandbox import Sandbox
@@ -24,13 +25,23 @@ class Grants:
     """The grants of all sandboxes. Every change is durable before the gateway goes by it."""
 
     def __init__(
-        self, store: Store, gateway: Gateway, registry: Registry, secrets: Secrets, clock: Clock
+        self,
+        store: Store,
+        gateway: Gateway,
+        registry: Registry,
+        secrets: Secrets,
+        clock: Clock,
+        refresh: Callable[[Sandbox], Awaitable[None]],
     ) -> None:
+        """`refresh` gives the processes that start from now on the variables of a changed grant; it raises Conflict for a
+        sandbox that does not run.
+        """
         self._store = store
         self._gateway = gateway
         self._registry = registry
         self._secrets = secrets
         self._clock = clock
+        self._refresh = refresh
 
     async def list(self, tenant: TenantId) -> list[tuple[Sandbox, Grant]]:
         """Those of a tenant's sandboxes, oldest first."""
@@ -127,6 +138,10 @@ class Grants:
     async def _use(self, grant: Grant, kind: str) -> None:
         await self._store.set_grant(grant)
         await self._gateway.regrant(grant)
+        sandbox = self._registry.get(grant.sandbox)
+        if sandbox is not None:
+            with contextlib.suppress(Conflict):
+                await self._refresh(sandbox)
         await self._store.audit(grant.tenant, grant.sandbox, kind, _detail(grant))
 
 
