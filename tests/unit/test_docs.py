@@ -125,7 +125,8 @@ def test_every_error_code_is_documented(error: type[CorralError]) -> None:
 def test_every_setting_is_documented(tmp_path: Path) -> None:
     settings = set(ConfigFile(tmp_path / "config.json").get())
     assert (
-        set(re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text_of("configuration.md"), re.MULTILINE)) == settings
+        set(re.findall(r"^\| `([a-z0-9]+\.[a-z]+)` \|", text_of("configuration.md"), re.MULTILINE))
+        == settings
     )
 
 

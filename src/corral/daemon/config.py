@@ -17,6 +17,7 @@ from corral.model.capacity import Resource, Rules
 from corral.model.git import MAX_PACK, PushPolicy
 from corral.model.grants import ModelRules
 from corral.model.ids import check_name
+from corral.model.sandbox import Isolation
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 from corral.policy.models import checked_rules, parse_alias
@@ -58,6 +59,7 @@ class Config:
     tls_key: str = ""
     domain: str = ""
     dns: str = ""
+    e2b_isolation: str = ""
     unlimited_disk: bool = False
     budget: int | None = DEFAULT_CAP
     output: int = DEFAULT_OUTPUT
@@ -149,6 +151,13 @@ def _file(value: Any) -> str:
     text = str(value)
     if text and not text.startswith("/"):
         raise InvalidInput(f"{text[:80]!r} is not an absolute path", "give the path of a file, from /")
+    return text
+
+
+def _isolation(value: Any) -> str:
+    text = str(value)
+    if text not in ("", *(item.value for item in Isolation)):
+        raise InvalidInput(f"{text[:40]!r} is no isolation", f"give one of {', '.join(Isolation)}")
     return text
 
 
@@ -345,6 +354,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "tls.key": ("tls_key", _file),
     "api.domain": ("domain", _domain),
     "api.dns": ("dns", _address),
+    "e2b.isolation": ("e2b_isolation", _isolation),
     "store.unlimited": ("unlimited_disk", _flag),
     "budget.sandbox": ("budget", _budget),
     "budget.output": ("output", _number("budget.output", DEFAULT_OUTPUT, 1_000_000)),

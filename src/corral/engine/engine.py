@@ -108,7 +108,12 @@ class Engine:
             raise Conflict(
                 f"sandbox {sandbox.spec.name} is {sandbox.state}", f"`corral start {sandbox.spec.name}`"
             )
+        self.touch(sandbox.id)
         return await self.driver.dial(sandbox.spec, port)
+
+    def saves_memory(self, sandbox: Sandbox) -> bool:
+        """Whether its processes can be written to disk, and go on from there."""
+        return self.driver.saves_memory(sandbox.spec.runtime)
 
     async def files_of(self, tenant: TenantId, ref: str) -> GuestFiles:
         """A sandbox's files. Raises NotFound, and Conflict while it is being made or removed."""

@@ -468,9 +468,26 @@ class Sandboxes:
 
     async def remove(self, tenant: TenantId, ref: str) -> None:
         """Kill it and remove all that is left of it, its files included."""
+        await self._remove(tenant, ref, asyncio.Event())
+
+    async def begin_removal(self, tenant: TenantId, ref: str) -> None:
+        """The same, but return once it is certain: from then on the sandbox answers nothing, and is removed in the
+        background, or by the next daemon."""
+        sandbox, begun = self.get(tenant, ref), asyncio.Event()
+        removal = self._tasks.start(self._remove(tenant, sandbox.id, begun), name=f"remove-{sandbox.id}")
+        waiting = asyncio.ensure_future(begun.wait())
+        try:
+            await asyncio.wait({removal, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not begun.is_set():
+            await removal
+
+    async def _remove(self, tenant: TenantId, ref: str, begun: asyncio.Event) -> None:
         async with self.locked(tenant, ref) as sandbox:
             await self._before_down(sandbox)
             await self._registry.advance(sandbox.id, Event.REMOVE)
+            begun.set()
             await asyncio.shield(self._discard(sandbox.id))
 
     async def capture(self, sandbox: Sandbox, *, memory: bool) -> Captured:

@@ -494,3 +494,15 @@ async def test_a_tenant_whose_budget_is_used_up_makes_nothing_that_spends(world:
     with pytest.raises(NoCapacity, match="budget of your tenant is used up"):
         await engine.create(DEFAULT_TENANT, CreateRequest(secrets=("key",)))
     await engine.create(DEFAULT_TENANT, CreateRequest())
+
+
+async def test_a_removal_that_has_begun_is_finished_in_the_background(world: World) -> None:
+    engine = world.engine()
+    sandbox = await engine.create(DEFAULT_TENANT, CreateRequest(name="box"))
+    await engine.begin_removal(DEFAULT_TENANT, "box")
+    while (found := engine.by_id(sandbox.id)) is not None:
+        assert found.state is State.REMOVING
+        await asyncio.sleep(0)
+    assert sandbox.id not in await world.driver.known()
+    with pytest.raises(NotFound):
+        await engine.begin_removal(DEFAULT_TENANT, "box")

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from corral.api.context import Authenticate
 from corral.api.e2b.failures import Refusal, not_there, response_of
+from corral.api.e2b.states import PAUSED_STATES
 from corral.engine.engine import Engine
 from corral.errors import NotFound, Unauthenticated
 from corral.model.ids import TenantId
@@ -21,7 +22,8 @@ from corral.protocol.base import MAX_JSON_BODY
 from corral.protocol.e2b.base import Wire
 
 _ID = re.compile(r"[a-z0-9]{1,64}")
-_VISIBLE = (State.RUNNING, State.PAUSED, State.STOPPED, State.STARTING)
+VISIBLE = (State.RUNNING, State.STARTING, *PAUSED_STATES)
+"""States of sandboxes that clients see."""
 M = TypeVar("M", bound=Wire)
 
 
@@ -60,7 +62,7 @@ class Call:
             found = self.engine.sandboxes.get(self.tenant, name)
         except NotFound:
             raise not_there(name) from None
-        if found.id != name or found.state not in _VISIBLE:
+        if found.id != name or found.state not in VISIBLE:
             raise not_there(name)
         return found
 

@@ -14,6 +14,7 @@ from corral.api.e2b.box import Box
 from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal, not_running, response_of
 from corral.api.e2b.rpc import RpcError, StreamAnswer
+from corral.api.e2b.states import KNOWN
 from corral.api.e2b.wake import awake
 from corral.api.e2b.watching import Watchers
 from corral.engine.engine import Engine
@@ -99,7 +100,7 @@ class DataPlane:
         if not port.isascii() or not port.isdigit() or len(port) > 5:
             raise Refusal(400, "Invalid sandbox port")
         found = self._engine.sandboxes.by_id(SandboxId(sandbox_id(name)))
-        if found is None or found.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+        if found is None or found.state not in KNOWN:
             raise not_running(name[:64])
         return found
 

@@ -1,6 +1,7 @@
 """Pausing, waking and forking sandboxes.
 
-A pause with memory is the engine's pause: processes stand still where they are. A pause of the files only is its stop.
+A pause with memory is the engine's pause: processes stand still where they are, on disk where the runtime can write them
+there. A pause of the files only is its stop. A fork is the engine's where processes go on in it; else it has the files.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there, response_of
 from corral.api.e2b.sandboxes import DEFAULT_TIMEOUT, checked_timeout, extend
+from corral.api.e2b.states import WITH_MEMORY
 from corral.api.e2b.wake import wake
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
@@ -30,7 +32,8 @@ async def pause(call: Call) -> Response:
         raise _paused_already(sandbox)
     try:
         if body.memory:
-            await call.engine.sandboxes.pause(call.tenant, sandbox.id)
+            to_disk = call.engine.saves_memory(sandbox)
+            await call.engine.sandboxes.pause(call.tenant, sandbox.id, memory=to_disk)
         else:
             # Its time stands still from here on; the engine's does so for paused sandboxes only.
             await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, None)
@@ -68,7 +71,7 @@ async def _connect(call: Call, default: int | None) -> Response:
         raise Refusal(400, "validation error: timeout: Field required")
     timeout = checked_timeout(wanted)
     sandbox = call.sandbox()
-    if sandbox.state is State.PAUSED and body.memory is False:
+    if sandbox.state in WITH_MEMORY and body.memory is False:
         raise not_supported("starting a sandbox anew that was paused with its memory")
     sandbox, woken = await wake(call.engine, sandbox, timeout)
     if not woken:
@@ -90,12 +93,15 @@ async def resume(call: Call) -> Response:
 
 
 async def fork(call: Call) -> Response:
-    """Children of a running sandbox, from its files as they are now. Not of its processes: with any, it is refused."""
+    """Children of a running sandbox, as it is now: with its processes where they can be saved. Else, with any, it is
+    refused: dropping them in silence would be worse."""
     body = await call.body(wire.Fork, optional=True)
     sandbox = call.sandbox()
     timeout = checked_timeout(body.timeout)
     if shapes.state_of(sandbox) == "paused":
         raise Refusal(409, f"Sandbox '{sandbox.id}' is paused and cannot be forked; resume it first")
+    if call.engine.saves_memory(sandbox):
+        return await _fork_all(call, sandbox, body.count, timeout)
     processes = call.engine.processes.list(call.tenant, sandbox.id)
     if any(item.exit is None for item in processes):
         raise not_supported("forking a sandbox with running processes", "end them, or start children anew")
@@ -109,6 +115,16 @@ async def fork(call: Call) -> Response:
     finally:
         await call.engine.templates.remove(call.tenant, template.id)
     return JSONResponse([child.result() for child in children], 201)
+
+
+async def _fork_all(call: Call, sandbox: Sandbox, count: int, ttl: int) -> Response:
+    try:
+        forked = await call.engine.checkpoints.fork(call.tenant, sandbox.id, count, ttl=ttl)
+    except CorralError as error:
+        failed = {"error": {"code": response_of(error).status_code, "message": error.message}}
+        return JSONResponse([failed] * count, 201)
+    children = [await shapes.reply(call.engine, child, call.domain) for child in forked.sandboxes]
+    return JSONResponse([{"sandbox": child.to_dict()} for child in children], 201)
 
 
 def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateRequest:

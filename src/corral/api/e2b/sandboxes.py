@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b import idempotency, shapes
-from corral.api.e2b.calls import Call
+from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
 from corral.api.e2b.listing import key_of, matching, page_of
 from corral.api.e2b.names import alias_of, parse_reference
@@ -16,7 +16,7 @@ from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
 from corral.errors import Conflict, NotFound
 from corral.model.lifecycle import State
-from corral.model.sandbox import Expiry, Sandbox, Stats
+from corral.model.sandbox import Expiry, Isolation, Sandbox, Stats
 from corral.model.template import Template
 from corral.protocol.e2b import sandboxes as wire
 
@@ -81,6 +81,7 @@ async def _create_new(
         ttl=timeout,
         allow=allowed_hosts(body.allow_internet_access, body.network),
         expiry=_expiry(body),
+        isolation=_isolation(call),
         attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
     )
     return await call.engine.sandboxes.create(call.tenant, request)
@@ -96,6 +97,12 @@ def _check_options(body: wire.NewSandbox) -> None:
         raise not_supported("iam")
     if body.volume_mounts:
         raise not_supported("volumeMounts")
+
+
+def _isolation(call: Call) -> Isolation | None:
+    """What the operator chose for sandboxes of this API; None for the host's default."""
+    chosen = str(call.engine.config_get().get("e2b.isolation") or "")
+    return Isolation(chosen) if chosen else None
 
 
 def _expiry(body: wire.NewSandbox) -> Expiry:
@@ -143,15 +150,14 @@ async def list_v2(call: Call) -> Response:
 
 
 def _visible(call: Call) -> list[Sandbox]:
-    states = (State.RUNNING, State.PAUSED, State.STOPPED, State.STARTING)
-    return [item for item in call.engine.sandboxes.list(call.tenant) if item.state in states]
+    return [item for item in call.engine.sandboxes.list(call.tenant) if item.state in VISIBLE]
 
 
 async def kill(call: Call) -> Response:
     """End a sandbox, running or paused, with all that it holds."""
     sandbox = call.sandbox()
     try:
-        await call.engine.sandboxes.remove(call.tenant, sandbox.id)
+        await call.engine.sandboxes.begin_removal(call.tenant, sandbox.id)
     except NotFound:
         raise not_there(sandbox.id) from None
     return Response(status_code=204)

@@ -5,6 +5,7 @@ import math
 from datetime import datetime, timedelta
 
 from corral.api.e2b.names import template_id
+from corral.api.e2b.states import PAUSED_STATES, WITH_MEMORY
 from corral.api.preview import access
 from corral.engine.engine import Engine
 from corral.model.lifecycle import State
@@ -23,7 +24,7 @@ _NO_END = timedelta(days=365)
 
 def state_of(sandbox: Sandbox) -> str:
     """The state as clients know it: a stopped sandbox is one that was paused without its memory."""
-    return "paused" if sandbox.state in (State.PAUSED, State.STOPPED) else "running"
+    return "paused" if sandbox.state in PAUSED_STATES else "running"
 
 
 def started_at(sandbox: Sandbox) -> datetime:
@@ -80,7 +81,7 @@ async def detail(engine: Engine, sandbox: Sandbox, domain: str | None) -> wire.S
     """All of a sandbox."""
     noted = sandbox.spec.attributes
     internet = noted.get(INTERNET)
-    paused = {State.PAUSED: "full", State.STOPPED: "filesystem"}
+    paused = dict.fromkeys(WITH_MEMORY, "full") | {State.STOPPED: "filesystem"}
     return wire.SandboxDetail(
         **listed(sandbox).model_dump(),
         envd_access_token=(await engine.sandbox_token(sandbox.id)).reveal(),

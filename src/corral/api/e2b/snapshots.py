@@ -10,6 +10,7 @@ from corral.api.e2b.listing import page_of
 from corral.api.e2b.names import DEFAULT_TAG, alias_of, parse_reference, tag_of, template_id
 from corral.api.e2b.references import next_token
 from corral.errors import UserError
+from corral.model.lifecycle import State
 from corral.model.template import Template
 from corral.protocol.e2b.sandboxes import Snapshot, SnapshotInfo
 
@@ -24,7 +25,9 @@ async def create_snapshot(call: Call) -> Response:
     named = parse_reference(call.tenant, body.name).name if body.name else None
     name = named or f"{_UNNAMED}{sandbox.id}-{randomness.token_hex(4)}"
     try:
-        template = await call.engine.checkpoint(call.tenant, sandbox.id, name)
+        memory = body.memory is not False and call.engine.saves_memory(sandbox)
+        memory = memory and sandbox.state in (State.RUNNING, State.PAUSED)
+        template = await call.engine.checkpoint(call.tenant, sandbox.id, name, memory=memory)
     except UserError as error:
         raise Refusal(409 if error.status == 409 else 400, error.message) from None
     return JSONResponse(_shape(template).to_dict(), 201)

@@ -2,7 +2,7 @@
 
 from starlette.responses import JSONResponse, Response
 
-from corral.api.e2b.calls import Call
+from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import page_of
 from corral.api.e2b.names import (
@@ -86,7 +86,8 @@ async def delete_template(call: Call) -> Response:
     reference, found = await templates_of(call, text)
     if ":" in text and reference.tag != DEFAULT_TAG:
         found = [await find_template(call, text)]
-    used = {item.spec.template for item in call.engine.sandboxes.list(call.tenant)}
+    sandboxes = call.engine.sandboxes.list(call.tenant)
+    used = {item.spec.template for item in sandboxes if item.state in VISIBLE}
     if any(item.id in used for item in found):
         raise Refusal(400, f"template '{reference.alias}' is used by sandboxes: kill them first")
     for item in found:

@@ -2,10 +2,12 @@
 
 from corral.api.e2b import shapes
 from corral.api.e2b.failures import Refusal, not_running, not_there
+from corral.api.e2b.states import WITH_MEMORY
 from corral.engine.engine import Engine
 from corral.errors import Conflict, NotFound
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox
+from corral.policy.idle import wakes_on_use
 
 _ROUNDS = 3
 _LEAST_LIFE = 15
@@ -17,7 +19,8 @@ async def awake(engine: Engine, sandbox: Sandbox) -> Sandbox:
     if sandbox.state is State.RUNNING:
         return sandbox
     noted = sandbox.spec.attributes
-    if sandbox.state is not State.PAUSED or noted.get(shapes.AUTO_RESUME) != "true":
+    idle = wakes_on_use(sandbox.reason)  # paused for nothing but that nobody used it
+    if sandbox.state not in WITH_MEMORY or not (idle or noted.get(shapes.AUTO_RESUME) == "true"):
         raise not_running(sandbox.id)
     seconds = max(int(noted.get(shapes.TIMEOUT, _UNKNOWN_LIFE)), _LEAST_LIFE)
     return (await wake(engine, sandbox, seconds))[0]
@@ -30,7 +33,7 @@ async def wake(engine: Engine, sandbox: Sandbox, seconds: int) -> tuple[Sandbox,
         try:
             if sandbox.state is State.RUNNING:
                 return sandbox, False
-            if sandbox.state is State.PAUSED:
+            if sandbox.state in WITH_MEMORY:
                 await engine.sandboxes.resume(tenant, name)
             elif sandbox.state is State.STOPPED:
                 await engine.sandboxes.start(tenant, name)

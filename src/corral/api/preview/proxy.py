@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from corral.api.e2b.failures import Refusal, not_running, response_of
+from corral.api.e2b.states import KNOWN
 from corral.api.e2b.wake import awake
 from corral.api.preview import access
 from corral.api.preview.hosts import Target
@@ -73,7 +74,7 @@ class Previews:
     async def admit(self, target: Target, scope: Scope) -> Sandbox:
         """The running sandbox of a request that may pass. Raises Refusal, access.Denied, access.Enter."""
         found = self._engine.sandboxes.by_id(SandboxId(target.sandbox))
-        if found is None or found.state not in (State.RUNNING, State.PAUSED, State.STOPPED):
+        if found is None or found.state not in KNOWN:
             raise not_running(target.sandbox)
         query = scope.get("query_string", b"").decode("latin-1")
         await access.check(self._engine, found, target.port, scope["headers"], query, scope.get("path", "/"))
