@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bench.figures import Row
-from bench.rows import create, egress, execs, files, fleet, idle, life, llm, template, warm
+from bench.rows import create, egress, execs, files, fleet, git, idle, life, llm, template, warm
 from bench.stand import Stand
 
 GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
@@ -16,6 +16,7 @@ GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
     "files": files.rows,
     "llm": llm.rows,
     "egress": egress.rows,
+    "git": git.rows,
     "template": template.rows,
 }
 """Groups by name; each yields its rows as they are done."""

@@ -385,6 +385,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await gateway.started.wait()
     await secrets.publish()
     await sandboxes.recover()
+    await inspector.recover()
     await pools.load()
     tasks.start(sandboxes.sweep(), name="ttl")
     vigil = Vigil(

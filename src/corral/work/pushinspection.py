@@ -8,6 +8,7 @@ bounded readers, and judged by pure functions (`findings`). Nothing is checked o
 """
 
 import asyncio
+import contextlib
 import os
 import secrets as randomness
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -117,6 +118,13 @@ class PushInspector:
         self._processes = processes
         self._driver = driver
         self._scratch = scratch
+
+    async def recover(self) -> None:
+        """Remove the sandboxes of inspections that a crash cut: nobody waits for what they would say."""
+        for sandbox in self._sandboxes().all():
+            if LABEL in sandbox.spec.labels and sandbox.spec.name.startswith("push-"):
+                with contextlib.suppress(CorralError):
+                    await self._sandboxes().remove(sandbox.spec.tenant, sandbox.id)
 
     def spool(self) -> int:
         """A descriptor of a new file that has no name: when the last one is closed, it is gone. Raises DiskFull."""
