@@ -17,7 +17,11 @@ async def get_disk(caller: CallerDep) -> protocol.DiskOverview:
     found = await caller.engine.disk.overview(caller.tenant)
     space = found.space
     return protocol.DiskOverview(
-        total=space.total, free=space.free, file=space.file, uses=[_use(item) for item in found.uses]
+        total=space.total,
+        used=space.used,
+        free=space.free,
+        file=space.file,
+        uses=[_use(item) for item in found.uses],
     )
 
 

@@ -1,6 +1,7 @@
 """Commands of templates, secrets, prices, settings and API keys."""
 
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from corral.cli.images import export_template, import_template
 from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
 from corral.cli.values import force_option, json_option
 from corral.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from corral.protocol.catalog import TemplateInfo
 
 # -- templates ----------------------------------------------------------------------------------------------------
 
@@ -60,10 +64,25 @@ def show_template(app: App, name: str, as_json: bool) -> None:
             ("starts", " ".join(found.start_command)),
             ("ready once", " ".join(found.ready_command)),
             ("environment", ", ".join(f"{key}={value}" for key, value in found.env.items())),
+            ("services", ", ".join(found.services)),
             ("layers", ", ".join(found.layers)),
             ("created", found.created_at.isoformat(timespec="seconds")),
+            *_checkpoint(found),
         ]
     )
+
+
+def _checkpoint(found: "TemplateInfo") -> list[tuple[str, str]]:
+    """What is known of a checkpoint only."""
+    lines = []
+    if found.memory is not None:
+        memory = found.memory
+        lines.append(("processes", f"saved, {size(memory.size)}; {memory.isolation} ({memory.runtime}) only"))
+    if found.origin is not None:
+        lines.append(("made of", f"sandbox {found.origin.sandbox} ({found.origin.sandbox_id})"))
+        lines.append(("made by", found.origin.by))
+        lines += [("overwritten", clean(line)) for line in found.origin.redacted]
+    return lines
 
 
 @template.command("rm", epilog="\b\nExample:\n  corral template rm deb")

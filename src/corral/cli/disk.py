@@ -17,7 +17,7 @@ def df(app: App, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    line = f"store: {size(found.total - found.free)} of {size(found.total)} used, {size(found.free)} free"
+    line = f"store: {size(found.used)} of {size(found.total)} used, {size(found.free)} free"
     say(line if found.file is None else f"{line}; its file takes {size(found.file)} of the host's disk")
     if found.uses:
         say()

@@ -37,10 +37,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A store's disk, in bytes: what it can hold, what is free, and what its file takes of the host's disk (None: it has
-    none)."""
+    """A store's disk, in bytes: what it can hold, what is used of that, what may still be written (the disk below may have
+    less than the store), and what its file takes of the host's disk (None: it has none)."""
 
     total: int
+    used: int
     free: int
     file: int | None
 

@@ -20,7 +20,8 @@ class DiskOverview(Reply):
     """The store, and what of the tenant's takes its disk, largest first. All sizes in bytes."""
 
     total: int = Field(description="What the store can hold.")
-    free: int
+    used: int
+    free: int = Field(description="What may still be written: the disk below may have less than the store.")
     file: int | None = Field(
         default=None, description="What the store's file takes of the host's disk; null where it has none."
     )

@@ -343,13 +343,14 @@ class RootStore:
     def _seeds(self) -> Path:
         return self.root / "seeds"
 
-    def space(self) -> tuple[int, int, int | None]:
-        """Bytes that it can hold, those that are free, and those that its file takes of the host's disk, if it has one."""
+    def space(self) -> tuple[int, int, int, int | None]:
+        """Bytes that it can hold, those that are used, those that may still be written, and those that its file takes of
+        the host's disk, if it has one."""
         with public_errors("read the store's use of disk"):
             usage = shutil.disk_usage(self.root)
             image = self._data_dir / IMAGE
             file = image.stat().st_blocks * 512 if self.kind is StoreKind.LOOP else None
-            return usage.total, min(usage.free, free_bytes(self._data_dir)), file
+            return usage.total, usage.used, min(usage.free, free_bytes(self._data_dir)), file
 
     @property
     def machines(self) -> Path:
