@@ -346,7 +346,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         registry=registry,
         driver=driver,
         secrets=secrets.values,
-        on_made=lambda made: tasks.start(disk.tidy(made.tenant), name="checkpoints"),
+        on_made=lambda made: tasks.start(disk.tidy(made), name="checkpoints"),
     )
     disk = Disk(
         store=store,

@@ -15,6 +15,9 @@ from corral.policy.retention import Retention, expired, shares
 
 log = logging.getLogger(__name__)
 
+FLATTEN_OVER = 64
+"""Layers of a checkpoint from which on they are made fewer; overlayfs takes 128 here."""
+
 
 class UseKind(StrEnum):
     """What takes disk."""
@@ -110,11 +113,17 @@ class Disk:
             await self._templates.prune()
         return Pruned(removed, sum(use.own for use in removed))
 
-    async def tidy(self, tenant: TenantId) -> None:
-        """Remove checkpoints beyond what the operator lets be kept; called when there is a new one."""
-        for template in await self._beyond(tenant, self._rules()):
+    async def tidy(self, made: Template) -> None:
+        """What a new checkpoint is the occasion for: those beyond what the operator lets be kept are removed, and one on a
+        long stack of layers gets a short one."""
+        for template in await self._beyond(made.tenant, self._rules()):
             log.info("checkpoint %s is beyond what is kept, and removed", template.name)
-            await self._templates.remove(tenant, template.id)
+            await self._templates.remove(made.tenant, template.id)
+        if len(made.layers) > FLATTEN_OVER:
+            try:
+                await self._templates.flatten(made)
+            except CorralError as error:
+                log.warning("the layers of %s could not be made fewer: %s", made.name, error)
 
     async def _beyond(self, tenant: TenantId, rules: Retention) -> list[Template]:
         if rules == Retention():

@@ -342,6 +342,10 @@ class Layers(Protocol):
     async def forget(self, keep: Set[LayerDigest]) -> int:
         """Forget all remembered layers but those in `keep`; how many. `prune` then removes them."""
 
+    async def flatten(self, layers: Sequence[LayerDigest]) -> tuple[LayerDigest, ...]:
+        """A shorter stack with the same tree. Takes as long as to look at all of it, and to copy what the layers that go
+        hold. Raises Unsupported, DiskFull."""
+
     async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
         """What `prune` would remove, as long as no remembered layer grows too old."""
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 from corral.engine.ports import Clock, ImportedImage, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
@@ -152,6 +153,22 @@ class Templates:
             memory=memory,
             origin=origin,
         )
+
+    async def flatten(self, template: Template) -> Template | None:
+        """Let a template have fewer layers with the same tree; None where it was replaced or removed meanwhile. Sandboxes
+        that run on it keep the layers that they have."""
+        async with self.holding_layers():
+            layers = await self._layers.flatten(template.layers)
+            async with self._lock(template.tenant, template.name):
+                if template not in await self.list(template.tenant):
+                    self._prune_wanted = True
+                    return None
+                size = sum([await self._layers.size(layer) for layer in layers])
+                shorter = replace(template, id=TemplateId(randomness.token_hex(8)), layers=layers, size=size)
+                await self._store.add_template(shorter)
+                self._prune_wanted = True
+                self._changed(template.tenant)
+                return shorter
 
     async def images(self) -> set[ImageId]:
         """Machine images of all templates that sandboxes can be made from."""

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
@@ -11,10 +11,12 @@ from corral.errors import Unsupported
 from corral.model.ids import LayerDigest
 from corral.model.template import Template
 from corral.rootfs.base import build_base, known_base
+from corral.rootfs.flatten import bring, descriptor_path
 from corral.rootfs.images import import_image
 from corral.rootfs.index import LayerIndex
 from corral.rootfs.oci_archive import export_image, import_archive
-from corral.rootfs.store import RootStore
+from corral.rootfs.overlay import detached_root
+from corral.rootfs.store import RootStore, public_errors
 
 KEPT_SECONDS = 14 * 24 * 3600.0
 """How long a step of a build is remembered after its last use."""
@@ -92,6 +94,31 @@ class LayerStore:
     async def forget(self, keep: Set[LayerDigest]) -> int:
         """Forget all remembered layers but those in `keep`; how many."""
         return await asyncio.to_thread(self._forget, lambda layer, _: layer not in keep)
+
+    async def flatten(self, layers: Sequence[LayerDigest]) -> tuple[LayerDigest, ...]:
+        """A shorter stack with the same tree: the layers that the host made, and one more."""
+        kept = max(await asyncio.to_thread(self._store.leading, layers), 1)
+        below, uid_base = layers[:kept], self._store.ids_of(layers)
+        stacking, showing = self._store.stacking(layers), self._store.stacking(layers)
+        fresh = await asyncio.to_thread(stacking.__enter__)
+        unused = await asyncio.to_thread(showing.__enter__)
+        try:
+            paths = [self._store.layer_path(layer) for layer in layers]
+            async with (
+                detached_root(paths, unused, uid_base) as whole,
+                detached_root(paths[:kept], fresh, uid_base) as short,
+            ):
+                await asyncio.to_thread(self._bring, whole, short)
+            merged = await asyncio.to_thread(self._store.add_stacked, fresh, uid_base)
+        finally:
+            await asyncio.to_thread(showing.__exit__, None, None, None)
+            await asyncio.to_thread(stacking.__exit__, None, None, None)
+        return (*below, merged)
+
+    @staticmethod
+    def _bring(whole: int, short: int) -> None:
+        with public_errors("make many layers one"):
+            bring(descriptor_path(whole), descriptor_path(short))
 
     async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
         """What `prune` would remove."""

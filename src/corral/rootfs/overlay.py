@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from corral.errors import HostError, InvalidInput, Unsupported
@@ -47,6 +47,27 @@ async def mount_root(layers: Sequence[Path], sandbox_dir: Path, target: Path, ui
         raise HostError(f"cannot mount the root filesystem at {target}: {error}") from error
 
 
+@contextlib.asynccontextmanager
+async def detached_root(layers: Sequence[Path], sandbox_dir: Path, uid_base: int) -> AsyncIterator[int]:
+    """The same as a mount that is attached nowhere: a descriptor, with which it ends. Raises Unsupported before Linux 6.13."""
+    mappings = [await _mapping(read_record(layer.parent).uid_base, uid_base) for layer in layers]
+
+    def mount() -> int:
+        with contextlib.ExitStack() as stack:
+            return _overlay(*_parts(stack, layers, mappings, sandbox_dir))
+
+    try:
+        root = await asyncio.to_thread(mount)
+    except OSError as error:
+        raise Unsupported(
+            f"cannot show {len(layers)} layers as one: {error}", "see `corral doctor`"
+        ) from error
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
 async def unmount_root(target: Path) -> None:
     """Unmount a sandbox's root. Idempotent."""
     await asyncio.to_thread(mounts.unmount, target)
@@ -58,13 +79,7 @@ async def _mapping(source: int, uid_base: int) -> int | None:
 
 def _mount(layers: Sequence[Path], mappings: Sequence[int | None], sandbox_dir: Path, target: Path) -> None:
     with contextlib.ExitStack() as stack:
-        lowers = [
-            stack.enter_context(_lower(layer, mapping))
-            for layer, mapping in zip(layers, mappings, strict=True)
-        ]
-        lowers.reverse()  # overlayfs wants the topmost first
-        upper = stack.enter_context(_opened(sandbox_dir / "upper"))
-        work = stack.enter_context(_opened(sandbox_dir / "work"))
+        lowers, upper, work = _parts(stack, layers, mappings, sandbox_dir)
         try:
             root = _overlay(lowers, upper, work)
         except OSError as error:
@@ -77,6 +92,17 @@ def _mount(layers: Sequence[Path], mappings: Sequence[int | None], sandbox_dir: 
             return
         stack.callback(os.close, root)
         mounts.attach(root, target)
+
+
+def _parts(
+    stack: contextlib.ExitStack, layers: Sequence[Path], mappings: Sequence[int | None], sandbox_dir: Path
+) -> tuple[list[int], int, int]:
+    """Descriptors of the layers, the topmost first as overlayfs wants it, of the upper and of the work directory."""
+    lowers = [
+        stack.enter_context(_lower(layer, mapping)) for layer, mapping in zip(layers, mappings, strict=True)
+    ]
+    upper = stack.enter_context(_opened(sandbox_dir / "upper"))
+    return lowers[::-1], upper, stack.enter_context(_opened(sandbox_dir / "work"))
 
 
 @contextlib.contextmanager

@@ -201,6 +201,37 @@ class RootStore:
                 raise
         return digest
 
+    @contextlib.contextmanager
+    def stacking(self, layers: Sequence[LayerDigest]) -> Iterator[Path]:
+        """An empty `upper` and `work` over these layers, as a sandbox has them; gone after the block unless it was added."""
+        with public_errors("make a directory over layers"):
+            self.require_room(_LAYER_ROOM)
+            fresh = self.temporary()
+            self._create(fresh, self._top(layers))
+            _furnish(fresh, self.ids_of(layers))
+        try:
+            yield fresh
+        finally:
+            with public_errors("remove a directory over layers"):
+                self._opened.volumes.remove(fresh)
+
+    def add_stacked(self, fresh: Path, uid_base: int) -> LayerDigest:
+        """Make what was written over layers in `stacking` a layer, whose owners are those of `uid_base`'s range."""
+        digest = LayerDigest(f"sha256:{os.urandom(32).hex()}")
+        with public_errors("add a layer"):
+            remove_trees(fresh / "work")
+            size = self._opened.volumes.usage(fresh)
+            record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
+            write_record(fresh, record)
+            self._opened.volumes.flush(fresh)
+            self._publish(fresh, digest)
+        return digest
+
+    def leading(self, layers: Sequence[LayerDigest]) -> int:
+        """How many of the lowest layers the host made: those that many templates share."""
+        made = [read_record(self._layer_dir(layer)).content for layer in layers]
+        return next((place for place, content in enumerate(made) if not content), len(made))
+
     def scan_layer(self, layer: LayerDigest, scanner: Scanner, *, overwrite: bool) -> list[Leak]:
         """What a scanner finds in a committed layer that nothing uses yet. Takes as long as to read it."""
         place = self._layer_dir(layer)

@@ -351,6 +351,10 @@ class FakeLayers:
             del self.steps[key]
         return len(gone)
 
+    async def flatten(self, layers: Sequence[LayerDigest]) -> tuple[LayerDigest, ...]:
+        """The base and one more."""
+        return (layers[0], LayerDigest("sha256:" + "f" * 64))
+
     async def unused(self, keep: set[LayerDigest]) -> set[LayerDigest]:
         """None."""
         return set()

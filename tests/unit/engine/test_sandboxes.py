@@ -376,6 +376,22 @@ async def test_a_checkpoint_takes_the_place_of_checkpoints_only(world: World) ->
     assert "no checkpoint" in refused.value.message
 
 
+async def test_a_template_gets_fewer_layers_unless_it_was_replaced(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    first = await world.checkpoints.make(DEFAULT_TENANT, "one", "mark")
+    user = await engine.create(DEFAULT_TENANT, CreateRequest(name="two", template="mark"))
+    shorter = await world.templates.flatten(first)
+    assert shorter is not None
+    assert shorter.layers != first.layers
+    assert shorter.origin == first.origin
+    assert [item.id for item in await world.store.templates() if item.name == "mark"] == [shorter.id]
+    assert (await world.store.template(user.spec.template)).layers == first.layers
+    assert {*shorter.layers, *first.layers} <= world.layers.kept
+    assert await world.templates.flatten(first) is None
+    assert [item.id for item in await world.store.templates() if item.name == "mark"] == [shorter.id]
+
+
 # -- room -------------------------------------------------------------------------------------------------------------
 
 STRICT = Rules({Resource.MEMORY: 1.0}, 0, 0)
