@@ -94,7 +94,7 @@ def _knobs(arena: Arena) -> str:
 
 def _mounts(arena: Arena) -> str:
     found = arena.run(arena.plain, "kernel", "mounts")
-    for path in ("/run/corral/init", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
+    for path in ("/run/corral/init", "/etc/resolv.conf", "/run/corral/trust/ca.pem"):
         expect(found[f"write {path}"] in {"EROFS", "EACCES", "EPERM"}, f"{path} can be written")
     if arena.isolation == "container":
         bad = {

@@ -160,7 +160,7 @@ def masked() -> dict[str, str]:
 
 def mounts() -> dict[str, str]:
     """What a container would need to leave its mounts."""
-    fixed = ("/run/corral/init", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
+    fixed = ("/run/corral/init", "/etc/resolv.conf", "/etc/hosts", "/run/corral/trust/ca.pem")
 
     def mount(source: str, target: str, kind: str, flags: int) -> None:
         if libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None) != 0:
