@@ -7,21 +7,21 @@ a sandbox does not have, and what it leaves behind when it fails is nothing but 
 
 import asyncio
 import contextlib
-import io
 import secrets as randomness
-import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import Archives, Driver, Layers, Placing
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
 from corral.engine.sandboxes import BUILD, Sandboxes
+from corral.engine.tars import once, tar_of, tar_stream
 from corral.engine.templates import BASE, Templates, config_of
-from corral.errors import CommandFailed, CorralError, InvalidInput, NotFound, Timeout, UpstreamFailed
-from corral.model.build import SCRATCH, BuildRequest, InlineFile, Line, Recipe, Stage
+from corral.errors import CorralError, InvalidInput, NotFound, UpstreamFailed
+from corral.model.build import SCRATCH, BuildRequest, Line, Recipe, Stage
 from corral.model.ids import LayerDigest, TenantId
-from corral.model.process import OWN_TAG, Exit
+from corral.model.process import OWN_TAG
 from corral.model.sandbox import Sandbox
 from corral.model.template import Template, TemplateConfig
 from corral.policy.building import (
@@ -37,8 +37,6 @@ from corral.policy.building import (
 )
 from corral.policy.copying import Item, Placed, choose, clean, digest_of
 
-STEP_SECONDS = 3600.0
-"""The longest that one command of a build may take."""
 MAX_LAYERS = 120
 MAX_FETCH = 4 << 30
 _FETCHED = "/tmp/fetched"  # noqa: S108 - in a sandbox of its own
@@ -290,7 +288,7 @@ class _Run:
 
     async def _copy(self, earlier: Sequence[Stage], built: Built, action: CopyAction) -> None:
         if action.files:
-            archive = await self._parts.archives.save(self._tenant, _once(_tar_of(action.files)))
+            archive = await self._parts.archives.save(self._tenant, once(tar_of(action.files)))
             names = tuple(item.name for item in action.files)
             await self._copy_from(built, archive.id, names, action)
             built.state = replace(built.state, pending=())
@@ -370,7 +368,7 @@ class _Run:
             files = self._parts.driver.files(sandbox.spec)
             size = (await files.stat(_FETCHED)).size
             archive = await self._parts.archives.save(
-                self._tenant, _tar_stream(name[:200], size, files.read(_FETCHED, 0, size))
+                self._tenant, tar_stream(name[:200], size, files.read(_FETCHED, 0, size))
             )
         item = next(iter((await self._parts.archives.items(self._tenant, archive.id)).values()))
         if action.checksum and f"sha256:{item.digest}" != action.checksum:
@@ -386,54 +384,6 @@ class _Run:
             built,
             ("copy", digest_of(placed), *_described(action)),
             lambda: self._place(built, archive.id, placed, placing),
-        )
-
-
-class CommandLines:
-    """Output of a command as lines: bounded, whatever it prints. `last` is the last of them."""
-
-    _LONGEST = 4096
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._rest = b""
-        self.last = ""
-
-    def feed(self, data: bytes) -> None:
-        """Take output as it comes."""
-        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            self._line(line)
-        if len(self._rest) > self._LONGEST:
-            self._line(self._rest)
-            self._rest = b""
-
-    def end(self) -> None:
-        """There is no more."""
-        if self._rest:
-            self._line(self._rest)
-
-    def _line(self, line: bytes) -> None:
-        text = line[: self._LONGEST].decode("utf-8", "replace")
-        if text.strip():
-            self.last = "".join(
-                char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
-            )
-            self._tell(self.last)
-
-
-def check_exit(request: StartRequest, exit: Exit, *, last: str = "") -> None:
-    """Raise the error that a command's end means; `last`: the last line that it printed, where nobody saw them."""
-    shown = " ".join(request.argv[-1:] if len(request.argv) > 2 else request.argv)[:200]
-    if exit.reason == "timeout":
-        raise Timeout(f"`{shown}` took longer than {STEP_SECONDS:g} seconds")
-    if exit.reason == "lost":
-        raise UpstreamFailed(f"the build's sandbox ended while `{shown}` ran")
-    if exit.code != 0:
-        why = " for want of memory: give the build more, --memory" if exit.reason == "oom" else ""
-        raise CommandFailed(
-            f"`{shown}` failed with exit code {exit.code}{why}{f': {last}' if last else ''}",
-            "see the lines above; what a build may reach is given by --allow",
         )
 
 
@@ -455,34 +405,3 @@ def _described(action: CopyAction | FetchAction) -> tuple[object, ...]:
 
 def _directory_owner(owner: str) -> str:
     return owner.partition(":")[0] or "root"
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
-
-
-def _header(name: str, size: int) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o644
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def _tar_of(files: Sequence[InlineFile]) -> bytes:
-    buffer = io.BytesIO()
-    for file in files:
-        data = file.content.encode("utf-8", "surrogateescape")
-        buffer.write(_header(file.name, len(data)) + data + bytes(-len(data) % 512))
-    return buffer.getvalue() + bytes(1024)
-
-
-async def _tar_stream(name: str, size: int, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """One file as an archive; padded or cut to the size that was announced."""
-    yield _header(name, size)
-    left = size
-    async for chunk in chunks:
-        piece = chunk[:left]
-        left -= len(piece)
-        yield piece
-    if left:
-        raise UpstreamFailed("the file changed while it was read", "build again")
-    yield bytes(-size % 512) + bytes(1024)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from corral.engine.building import CommandLines, check_exit
+from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Layers, Progress
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
@@ -30,8 +30,6 @@ from corral.model.template import Template
 from corral.policy.building import layer_key
 
 log = logging.getLogger(__name__)
-
-STEP_SECONDS = 3600.0
 
 FilesDigest = Callable[[str, str | None, tuple[str, ...]], Awaitable[str]]
 """A digest of the files of a repository (path, branch, patterns) that a sandbox would start from."""
