@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LOCK := uv pip compile --quiet --no-header --no-annotate --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --python-version 3.11
 
-.PHONY: setup demo test conformance check lint style types units bench bench-short lock clean
+.PHONY: setup demo test test-all conformance check lint style types units bench bench-short lock clean
 
 setup:
 	@scripts/setup
@@ -15,6 +15,11 @@ demo: setup
 test: setup lint
 	@tests/conformance/setup
 	$(BIN)/pytest
+
+# The same, with each operation cut at every one of its steps: hours.
+test-all: setup lint
+	@tests/conformance/setup
+	CORRAL_POINTS=all $(BIN)/pytest
 
 # E2B's own SDKs against a daemon of this tree; SUITE=PATH: the suite of an E2B checkout at PATH.
 conformance: setup

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -37,6 +38,7 @@ class Daemon:
     data: Path
     process: "subprocess.Popen[bytes] | None" = None
     path: str = os.environ["PATH"]
+    program: ClassVar[tuple[str, ...]] = ("-m", "corral.daemon.main")
 
     @property
     def env(self) -> dict[str, str]:
@@ -63,7 +65,7 @@ class Daemon:
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "corral.daemon.main", "--detach"],
+            [sys.executable, *self.program, "--detach"],
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

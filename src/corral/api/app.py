@@ -30,6 +30,7 @@ from corral.api.e2b.dataplane import DataPlane
 from corral.api.failures import handle
 from corral.api.front import Front
 from corral.api.guard import Guard
+from corral.api.listing import Shown
 from corral.api.preview.hosts import Addresses
 from corral.api.preview.proxy import Previews
 from corral.api.preview.tunnel import Tunnel
@@ -88,6 +89,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.engine = engine
+    app.state.shown = Shown()
     app.state.authenticate = authenticate
     for module in (
         processes,

@@ -14,6 +14,7 @@ from corral.api.bodies import streamed
 from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
 from corral.api.grants import model_rules
+from corral.api.listing import Shown
 from corral.api.preview.access import HEADER, PARAMETER
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
@@ -136,13 +137,14 @@ async def create_sandbox(
     return progress_stream(told)
 
 
-@router.get("/sandboxes", tags=["sandboxes"], responses=documented())
+@router.get("/sandboxes", tags=["sandboxes"], response_model=protocol.SandboxList, responses=documented())
 async def list_sandboxes(
+    request: Request,
     caller: CallerDep,
     label: Annotated[
         list[str], Query(max_length=64, description="`KEY=VALUE`; all given ones must match.")
     ] = [],  # noqa: B006  FastAPI copies it
-) -> protocol.SandboxList:
+) -> Response:
     """The tenant's sandboxes, oldest first."""
     labels = {}
     for item in label:
@@ -151,7 +153,8 @@ async def list_sandboxes(
             raise InvalidInput(f"label {item[:80]!r} has no value", "give KEY=VALUE")
         labels[key] = value
     found = caller.engine.sandboxes.list(caller.tenant, check_labels(labels) or None)
-    return protocol.SandboxList(sandboxes=[shapes.sandbox_info(item) for item in found])
+    shown: Shown = request.app.state.shown
+    return Response(shown.listing(caller.tenant, found, whole=not labels), media_type="application/json")
 
 
 @router.get("/sandboxes/{ref}", tags=["sandboxes"], responses=documented())

@@ -185,13 +185,18 @@ class Session:
         return self._link.read_spool(live.info.id, stream, offset, size) if size > 0 else b""
 
     async def forget(self, live: Live) -> None:
-        """Drop an ended process and its output."""
+        """Drop an ended process and its output.
+
+        The record goes last: its number is not given again as long as the guest, or a spool, has something under it.
+        """
         process = live.info.id
         self.processes.pop(process, None)
-        self._link.forget_process(process)
-        self._link.remove_spool(process)
-        if not self.closed:
-            await self.send(guest.forget(process))
+        try:
+            if not self.closed:
+                await self.send(guest.forget(process))
+        finally:
+            self._link.remove_spool(process)
+            self._link.forget_process(process)
 
     # -- what the guest says --------------------------------------------------------------------------------------
 

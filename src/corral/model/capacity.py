@@ -30,7 +30,7 @@ class Rules:
     """
 
     overcommit: Amounts = field(
-        default_factory=lambda: {Resource.MEMORY: 64.0, Resource.DISK: 64.0, Resource.PIDS: 128.0}
+        default_factory=lambda: {Resource.MEMORY: 256.0, Resource.DISK: 512.0, Resource.PIDS: 128.0}
     )
     reserve_memory: int = 512 * MIB
     reserve_disk: int = 512 * MIB

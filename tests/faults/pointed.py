@@ -1,0 +1,131 @@
+"""The daemon, with every step that it takes on the host numbered, and killed at the one that is asked for.
+
+Run in place of `corral.daemon.main`; nothing of it is in the product. A point lies **before** each thing that changes
+something: Python's own audit events (files made, renamed, removed, programs started, signals, ioctls), each system call
+of `corral.host.syscalls`, and the begin and the commit of each transaction. So whatever the daemon did up to a point has
+happened, and nothing after it.
+
+A socket takes orders: `count` starts counting anew, `kill N` does and ends both processes at point N, `read` tells how
+many there were.
+"""
+
+import functools
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from corral.daemon import main as daemon
+from corral.host import syscalls
+
+SOCKET = "POINTS_SOCKET"
+_FILES = {
+    *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
+    *("os.chown", "os.utime", "os.setxattr", "os.removexattr", "fcntl.ioctl", "fcntl.flock", "os.kill"),
+    *("subprocess.Popen", "os.posix_spawn", "socket.bind", "socket.sendmsg", "shutil.rmtree"),
+}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_QUIET = {"setns", "prctl", "setfsuid", "setfsgid", "fstatfs_type", "openat2"}
+"""Calls that change nothing outside of the calling thread."""
+
+
+class Points:
+    """The counter. Counting is cheap enough to be always there; `armed` says whether it means anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.passed = 0
+        self.deadly = 0
+        self.armed = False
+
+    def start(self, deadly: int) -> None:
+        """Count from one again; the daemon ends at `deadly`, 0 for never."""
+        with self._lock:
+            self.passed, self.deadly, self.armed = 0, deadly, True
+
+    def step(self) -> None:
+        """One more."""
+        if not self.armed:
+            return
+        with self._lock:
+            self.passed += 1
+            if self.passed == self.deadly:
+                _kill_all()
+
+
+def _kill_all() -> None:
+    me = os.getpid()
+    children = " ".join(p.read_text() for p in Path(f"/proc/{me}/task").glob("*/children")).split()
+    for pid in children:
+        if b"corral.gateway.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            signal.pidfd_send_signal(os.pidfd_open(int(pid)), signal.SIGKILL)
+    signal.pidfd_send_signal(os.pidfd_open(me), signal.SIGKILL)
+
+
+def _watch_python(points: Points) -> None:
+    def hook(name: str, args: tuple[Any, ...]) -> None:
+        changes = name in _FILES
+        if name == "open" and isinstance(args[2], int):
+            changes = bool(args[2] & _WRITING) and not str(args[0]).startswith("/proc/")
+        if changes:
+            points.step()
+
+    sys.addaudithook(hook)
+
+
+def _watch_syscalls(points: Points) -> None:
+    for name, call in list(vars(syscalls).items()):
+        own = callable(call) and getattr(call, "__module__", "") == syscalls.__name__
+        if own and not name.startswith("_") and name not in _QUIET and not isinstance(call, type):
+            setattr(syscalls, name, _stepping(points, call))
+
+
+def _stepping(points: Points, call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        points.step()
+        return call(*args, **kwargs)
+
+    return stepping
+
+
+def _watch_database(points: Points) -> None:
+    for moment in ("begin", "commit"):
+        event.listen(Engine, moment, lambda *_: points.step())
+
+
+def _take_orders(points: Points, place: str) -> None:
+    Path(place).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen()
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rw") as stream:
+            order, _, number = stream.readline().strip().partition(" ")
+            if order == "read":
+                points.armed = False
+                stream.write(f"{points.passed}\n")
+            else:
+                points.start(int(number or 0))
+                stream.write("0\n")
+
+
+def main() -> int:
+    """The daemon under its points."""
+    points = Points()
+    threading.Thread(target=_take_orders, args=(points, os.environ[SOCKET]), daemon=True).start()
+    _watch_python(points)
+    _watch_syscalls(points)
+    _watch_database(points)
+    return daemon.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
