@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bench.figures import Row
-from bench.rows import create, egress, execs, files, fleet, git, idle, life, llm, template, warm
+from bench.rows import create, egress, execs, files, fleet, git, idle, life, llm, policy, template, warm
 from bench.stand import Stand
 
 GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
@@ -17,6 +17,7 @@ GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
     "llm": llm.rows,
     "egress": egress.rows,
     "git": git.rows,
+    "policy": policy.rows,
     "template": template.rows,
 }
 """Groups by name; each yields its rows as they are done."""

@@ -30,6 +30,7 @@ def binding_options(command: F) -> F:
         ),
         click.option("--path", is_flag=True, help="It may stand in the path."),
         click.option("--body", is_flag=True, help="It may stand in the body."),
+        click.option("--websocket", is_flag=True, help="It may stand in a WebSocket's subprotocol."),
         click.option(
             "--mode",
             type=click.Choice(["replace", "set", "aws"]),
@@ -58,6 +59,7 @@ def binding_of(
     query: tuple[str, ...],
     path: bool,
     body: bool,
+    websocket: bool,
     mode: str | None,
     require: bool,
     methods: str | None,
@@ -72,6 +74,7 @@ def binding_of(
         query,
         path,
         body,
+        websocket,
         mode,
         require,
         methods,
@@ -85,7 +88,11 @@ def binding_of(
             raise InvalidInput("these options need a host", "name it: `--host api.example.com`")
         return None
     places = ["header"] if header or not (query or path or body) else []
-    places += [name for name, wanted in (("query", query), ("path", path), ("body", body)) if wanted]
+    places += [
+        name
+        for name, wanted in (("query", query), ("path", path), ("body", body), ("websocket", websocket))
+        if wanted
+    ]
     hosts, ports = _hosts(host)
     fields, form = _fields(header)
     return {

@@ -16,12 +16,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from corral.errors import Forbidden, InvalidInput
-from corral.gateway import aws, framing
+from corral.gateway import aws, framing, websocket
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer, proxy_refusal
 from corral.gateway.inject import Bound, Injected, Rejected, inject
-from corral.gateway.redact import Forms
-from corral.gateway.replies import Relayed, denial
+from corral.gateway.redact import Forms, Redactor
+from corral.gateway.replies import Relayed, closing, denial
 from corral.gateway.rewrite import Guard, Incoming, LeakError, Outgoing, coding_of, readable_codings
 from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
@@ -52,6 +52,7 @@ class _Call:
     bound: tuple[Bound, ...]
     guard: Guard | None
     path: str
+    upgrade: bool
 
     @property
     def forms(self) -> Forms | None:
@@ -128,9 +129,13 @@ class Forwarder:
         if isinstance(decision, Denied):
             raise _StopError(decision)
         upgrade = framing.wants_upgrade(request.raw_headers)
-        if upgrade:
+        if upgrade and not (tls and websocket.is_handshake(request)):
             raise _StopError(
-                _bad(decision, "connections cannot change their protocol here", "use plain requests")
+                _bad(
+                    decision,
+                    "connections cannot change their protocol here",
+                    "use WebSockets over TLS (wss://)",
+                )
             )
         try:
             fields = framing.end_to_end(request.raw_headers)
@@ -145,7 +150,7 @@ class Forwarder:
                 Denied(decision.host, decision.port, Reason.NO_PLACEHOLDER, injected.message, injected.hint)
             )
         self._note_strays(decision, request.raw_path, fields, bound)
-        return _Call(decision, tls, injected, bound, guard, path)
+        return _Call(decision, tls, injected, bound, guard, path, upgrade)
 
     def _check_readings(
         self, request: web.BaseRequest, allowed: Allowed, path: str, *, guarded: bool
@@ -207,6 +212,8 @@ class Forwarder:
         headers = CIMultiDict(call.injected.fields)
         if call.bound:
             _ask_readably(headers)
+        if call.upgrade:
+            websocket.offer(headers, inspected=bool(call.bound))
         for_proxy, for_tunnel = proxy.credentials(scheme) if proxy is not None else ({}, {})
         headers.update(for_proxy)
         await continue_if_asked(request, headers)
@@ -288,12 +295,39 @@ class Forwarder:
             raise _StopError(_bad(call.allowed, bad.message, "this server cannot be used"), bad.status)
         fields = [(name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc"]
         forms = call.forms
+        if upstream.status == 101:
+            return await self._talk(request, upstream, call, fields)
         if forms is None:
             response = Relayed(upstream, CIMultiDict(fields))
             await response.prepare(request)
             await pump(upstream.content.iter_any(), response, request)
             return response
         return await self._redacted(request, upstream, call, forms, fields)
+
+    async def _talk(
+        self,
+        request: web.BaseRequest,
+        upstream: aiohttp.ClientResponse,
+        call: _Call,
+        fields: list[tuple[str, str]],
+    ) -> web.StreamResponse:
+        """Pass a WebSocket on until it ends."""
+        if not call.upgrade:
+            raise _StopError(
+                _bad(call.allowed, "the server changes the protocol unasked", "it cannot be used"), 502
+            )
+        try:
+            redactor = await websocket.relay(request, upstream, fields, call.forms)
+        except InvalidInput as error:
+            raise _StopError(_bad(call.allowed, error.message, error.hint), 502) from None
+        self._note_hits(call, redactor)
+        # Nobody is there any more to get it.
+        return closing(web.Response(status=200))
+
+    def _note_hits(self, call: _Call, redactor: Redactor | None) -> None:
+        for name, count in redactor.found.items() if redactor is not None else ():
+            self._box.note("redaction", "redacted", host=call.allowed.host, port=call.allowed.port, secret=name,
+                           reason=f"{count} hits")  # fmt: skip
 
     async def _redacted(
         self,
@@ -326,9 +360,7 @@ class Forwarder:
         try:
             await pump(incoming.stream(upstream.content.iter_any()), response, request)
         finally:
-            for name, count in incoming.redactor.found.items():
-                self._box.note("redaction", "redacted", host=call.allowed.host, port=call.allowed.port, secret=name,
-                               reason=f"{count} hits")  # fmt: skip
+            self._note_hits(call, incoming.redactor)
         return response
 
     @staticmethod

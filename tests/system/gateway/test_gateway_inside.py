@@ -632,3 +632,53 @@ async def test_requests_to_aws_are_signed_again(inside: Inside) -> None:
         other = signed("/", b"a", sigv4.Key("AKIAOTHEROTHEROTHERX", "x"))
         await http.put(inside.url("/"), data=b"a", headers=other)
         assert dict(inside.seen[-1][1])["Authorization"] == other["Authorization"]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_websockets_pass(inside: Inside, *, bound: bool) -> None:
+    """G-103 to G-105: the handshake gets its secret; frames pass both ways; the server's text holds none."""
+    stand = ""
+    if bound:
+        places = (Place.HEADER, Place.WEBSOCKET)
+        stand = await inside.bind(Binding((HOST,), (inside.server,), places=places))
+    else:
+        await inside.attach(HostRule(HOST, (inside.server,), ("GET",), ("/ws",), private=True))
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        socket_ = web.WebSocketResponse(protocols=["key"], max_msg_size=0)
+        await socket_.prepare(request)
+        async for message in socket_:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                await socket_.send_str(message.data.replace("SECRET", SECRET))
+            elif message.type is aiohttp.WSMsgType.BINARY:
+                await socket_.send_bytes(message.data)
+        return socket_
+
+    inside.handler = talk
+    big = bytes(range(256)) * 8192
+    headers = {"Authorization": f"Bearer {stand}"}
+    async with inside.client() as http:
+        async with http.ws_connect(
+            inside.url("/ws"), protocols=["key"], headers=headers, max_msg_size=0
+        ) as ws:
+            assert ws.protocol == "key"
+            for size in (1, 200, 70_000):
+                await ws.send_str("x" * size)
+                assert await ws.receive_str(timeout=30) == "x" * size
+            await ws.send_bytes(big)
+            assert await ws.receive_bytes(timeout=30) == big
+            await ws.send_str("the SECRET is here")
+            told = await ws.receive_str(timeout=30)
+            assert (SECRET not in told) is bound
+            assert told.startswith("the ")
+            assert told.endswith(" is here")
+            await ws.ping()
+            await ws.send_str("end")
+            assert await ws.receive_str(timeout=30) == "end"
+        assert ws.close_code == 1000
+    if bound:
+        assert dict(inside.seen[0][1])["Authorization"] == f"Bearer {SECRET}"
+        assert not fields_of(inside, "Sec-WebSocket-Extensions")
+    with pytest.raises(aiohttp.WSServerHandshakeError):
+        async with inside.client() as http:
+            await http.ws_connect(URL(inside.url("/%2e%2e/other"), encoded=True))
