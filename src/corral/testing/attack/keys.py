@@ -2,7 +2,7 @@
 
 import json
 
-from corral.testing.attack.arena import GATEWAY, WORST, Arena, Attack, expect, status
+from corral.testing.attack.arena import GATEWAY, WORST, Arena, Attack, SkippedError, expect, status
 
 _ROOTS = ("/etc", "/home", "/opt", "/root", "/run", "/tmp", "/var", "/dev/shm")  # noqa: S108 - places to search
 
@@ -99,11 +99,15 @@ def _race(arena: Arena) -> str:
 
 
 def _hang_up(arena: Arena) -> str:
-    box = arena.extra(secrets=(arena.loot.secret,), budget=5 * WORST)
-    statuses = arena.flood(box, 24, 2, "--max-time 0.1")
+    box, before = arena.extra(secrets=(arena.loot.secret,), budget=5 * WORST), arena.loot.calls
+    statuses = arena.flood(box, 24, 2, "--max-time 0.2")
+    # One that is given up before it has left the sandbox was not made, and costs nothing.
+    made = arena.loot.calls - before
     while (account := arena.client.budget(box.id).accounts[0]).reserved:
         arena.client.health()
-    expect(account.spent >= statuses["000"] * 4096 * 3, "calls that were given up cost nothing")
+    if not made or not statuses["000"]:
+        raise SkippedError("no call was both made and given up here")
+    expect(account.spent >= made * 4096 * 3, f"{made} calls, given up, cost {account.spent} in all")
     expect(account.spent <= 5 * WORST, "overspent")
     return "a call that is given up before its usage comes is charged, and stopped by the budget"
 
