@@ -72,8 +72,8 @@ def target(grant: RepoGrant, granted: Mapping[str, Credential]) -> Target:
     found = granted.get(grant.secret)
     if found is None:
         raise GitRefusedError(
-            403, f"the secret {grant.secret!r} that opens {grant.name} is gone",
-            f"on the host: corral secret add {grant.secret}", "no-such-secret",
+            403, f"the secret {grant.secret!r} that opens {grant.name} is gone, or not granted any more",
+            "on the host: corral secret ls, corral grant show NAME", "no-such-secret",
         )  # fmt: skip
     parts = URL(found.spec.base_url)
     return Target(

@@ -52,7 +52,8 @@ def reachable(request: CreateRequest, host: str) -> bool:
 
 def _candidates(host: str, secrets: Sequence[SecretInfo], named: Sequence[str]) -> list[SecretInfo]:
     """Secrets of a host; those that the request names go before others."""
-    found = [info for info in secrets if info.provider.is_git and authority_of(info.base_url) == host]
+    servers = [info for info in secrets if info.provider.is_git and info.binding is None]
+    found = [info for info in servers if authority_of(info.base_url) == host]
     return [info for info in found if info.name in named] or found
 
 
