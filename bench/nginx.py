@@ -63,7 +63,7 @@ def running(
     )
     try:
         if ready is not None:
-            wait_until(lambda: _listens(process, work, ready), "nginx")
+            wait_until(lambda: listens(process, work / "nginx.log", ready), "nginx")
         yield process.pid
     finally:
         end(process)
@@ -76,9 +76,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listens(process: "subprocess.Popen[bytes]", work: Path, where: tuple[str, int]) -> bool:
+def listens(process: "subprocess.Popen[bytes]", log: Path, where: tuple[str, int]) -> bool:
+    """Whether somebody listens there yet. Raises RuntimeError, with the end of the log, if the process has ended."""
     if process.poll() is not None:
-        raise RuntimeError(f"nginx ended: {(work / 'nginx.log').read_text()[-1000:]}")
+        raise RuntimeError(f"{process.args!r} ended: {log.read_text()[-1000:]}")
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(where) == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench import load, nginx
+from bench import litellm, load, nginx
 from bench.clock import children
 from bench.figures import Figure, Row
 from bench.load import Load, Target
@@ -22,6 +22,7 @@ _CONNECTIONS = 32
 # A cap, so that budgets are kept as usual, of a million dollars, which no load here reaches.
 _CAP = 10**12
 _PATH = "/v1/messages"
+_MODEL = "claude-sonnet-4-5"
 _PROMPT = "some words of a prompt that is two kilobytes long " * 40
 
 # With two cores or more: client and upstream on one, what is measured alone on another.
@@ -37,24 +38,30 @@ def rows(stand: Stand) -> Iterator[Row]:
         direct = Target(f"http://127.0.0.1:{port}{_PATH}", {"x-api-key": _KEY})
         through_nginx = stack.enter_context(_nginx(stand, port))
         ours = stack.enter_context(_gateway(stand, port))
+        lite = stack.enter_context(litellm.running(stand.work / "litellm", port, _MODEL, _PATH))
 
-        def measure(target: Target, connections: int, *, stream: bool = False) -> Load:
+        def measure(target: Target, connections: int, *, stream: bool = False, least: int = 0) -> Load:
             body = json.dumps(
                 {
-                    "model": "claude-sonnet-4-5", "max_tokens": 1000, "stream": stream,
+                    "model": _MODEL, "max_tokens": 1000, "stream": stream,
                     "messages": [{"role": "user", "content": _PROMPT}],
                 },
                 separators=(",", ":"),
             )  # fmt: skip
             measure_on = ["taskset", "-c", _OTHERS] if _PINNED else []
             return load.run(
-                target, body, stand.work, connections=connections, seconds=seconds, cpu=measure_on
+                target, body, stand.work, connections=connections, seconds=max(seconds, least), cpu=measure_on
             )
 
         targets = {"Corral gateway": ours, "nginx": through_nginx, "no gateway": direct}
         yield _latency({who: measure(target, 1) for who, target in targets.items()})
         del targets["no gateway"]
-        yield _rate({who: measure(target, _CONNECTIONS) for who, target in targets.items()})
+        rates = {who: measure(target, _CONNECTIONS) for who, target in targets.items()}
+        if lite is not None:
+            _pin(lite.pid or 0, _MEASURED)
+            # It answers so slowly that more at a time would only wait.
+            rates["LiteLLM proxy"] = measure(lite, 4, least=15)
+        yield _rate(rates)
         yield _events({who: measure(target, _CONNECTIONS, stream=True) for who, target in targets.items()})
 
 
@@ -87,18 +94,18 @@ def _latency(loads: dict[str, Load]) -> Row:
 
 
 def _rate(loads: dict[str, Load]) -> Row:
-    ours, nginx_figure = (
-        Figure.single(who, "req/s", load.per_core, load.requests) for who, load in loads.items()
-    )
+    ours, *others = (Figure.single(who, "req/s", load.per_core, load.requests) for who, load in loads.items())
+    asked = {"nginx": 0.015, "LiteLLM proxy": 50}
     return Row(
         "model calls, per second of one core",
         ours,
-        (nginx_figure,),
+        tuple(others),
         more_is_better=True,
-        bounds={nginx_figure.who: 0.015},
+        bounds={figure.who: asked[figure.who] for figure in others},
         remark=(
-            "32 connections; requests for each second of CPU that the process used. The engine's part, the "
-            "ledger, is not counted here. Python does not come near nginx, which does less."
+            "32 connections (LiteLLM: 4); requests for each second of CPU that the process used. The engine's part, the "
+            "ledger, is not counted here. Python does not come near nginx, which does less. LiteLLM's proxy is measured "
+            f"where {litellm.VARIABLE} names its program: with a key, without a database and budgets."
         ),
     )
 
