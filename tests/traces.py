@@ -38,7 +38,9 @@ def traces(daemon: "Daemon") -> frozenset[str]:
         (data / "scratch", 1),
         (data / "store", 2),
     ):
-        found.update(f"file {path}" for path in _below(folder, depth) if path.parent.name != "seeds")
+        found.update(
+            f"file {path}" for path in _below(folder, depth) if path.parent.name not in ("seeds", "trusted")
+        )
     found.update(f"a second seed {seed}" for seed in sorted((data / "store" / "seeds").iterdir())[1:])
     return frozenset(found | _rows(data / "corral.db"))
 
