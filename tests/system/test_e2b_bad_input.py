@@ -1,0 +1,340 @@
+"""E2B's API under wrong, hostile and numerous requests: each gets an answer in the form that clients know, and the daemon
+serves on."""
+
+import base64
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+from tests.conftest import Daemon
+from tests.system.test_tcp_api import _add_key
+
+pytestmark = pytest.mark.root
+UNKNOWN = "0" * 16
+
+
+@dataclass(frozen=True)
+class Served:
+    """A daemon on TCP, with keys of two tenants and a sandbox of the first."""
+
+    url: str
+    key: str
+    other: str
+    sandbox: str
+    token: str
+
+    def call(self, method: str, path: str, *, key: str | None = None, **options: Any) -> httpx2.Response:
+        """A request of the control plane."""
+        headers = {"x-api-key": self.key if key is None else key, **options.pop("headers", {})}
+        return httpx2.request(
+            method, self.url + path, headers=headers, timeout=60, trust_env=False, **options
+        )
+
+    @property
+    def routing(self) -> dict[str, str]:
+        """Headers of the sandbox's own service."""
+        return {
+            "e2b-sandbox-id": self.sandbox,
+            "e2b-sandbox-port": "49983",
+            "x-access-token": self.token,
+        }
+
+    def box(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        """A request for the sandbox's own service."""
+        headers = {**self.routing, **options.pop("headers", {})}
+        return httpx2.request(
+            method, self.url + path, headers=headers, timeout=60, trust_env=False, **options
+        )
+
+    def stream(self, command: str) -> socket.socket:
+        """A connection on which a command was started and is followed."""
+        message = {"process": {"cmd": "/bin/sh", "args": ["-c", command]}, "stdin": False}
+        body = json.dumps(message).encode()
+        frame = struct.pack(">BI", 0, len(body)) + body
+        host, port = self.url.removeprefix("http://").split(":")
+        head = "".join(f"{name}: {value}\r\n" for name, value in self.routing.items())
+        sock = socket.create_connection((host, int(port)), timeout=60)
+        sock.sendall(
+            f"POST /process.Process/Start HTTP/1.1\r\nhost: {host}\r\n{head}content-type: application/connect+json\r\n"
+            f"connect-protocol-version: 1\r\ncontent-length: {len(frame)}\r\n\r\n".encode()
+            + frame
+        )
+        return sock
+
+    def alive(self) -> None:
+        """The daemon serves, and the sandbox answers."""
+        assert self.box("GET", "/health").status_code == 204
+
+
+@pytest.fixture(scope="module")
+def served(shared_daemon: Daemon) -> Iterator[Served]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    daemon = shared_daemon
+    key = str(json.loads(daemon.cli("key", "create", "test", "--json").stdout)["key"])
+    daemon.cli("config", "set", "api.listen", address)
+    daemon.stop()
+    daemon.start()
+    made: dict[str, Any] = {}
+    try:
+        made = httpx2.post(
+            f"http://{address}/v2/sandboxes",
+            json={"templateID": "base", "timeout": 600},
+            headers={"x-api-key": key},
+            timeout=120,
+            trust_env=False,
+        ).json()
+        yield Served(
+            f"http://{address}", key, _add_key(daemon, "acme"), made["sandboxID"], made["envdAccessToken"]
+        )
+    finally:
+        with suppress(KeyError, httpx2.HTTPError):
+            url = f"http://{address}/sandboxes/{made['sandboxID']}"
+            httpx2.delete(url, headers={"x-api-key": key}, trust_env=False)
+        daemon.cli("config", "set", "api.listen", "")
+        daemon.stop()
+        daemon.start()
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "e2b_" + "0" * 40, "x" * 5000])
+def test_wrong_keys(served: Served, key: str) -> None:
+    answer = served.call("GET", "/v2/sandboxes", key=key)
+    assert answer.status_code == 401
+    assert answer.json()["code"] == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/sandboxes/{id}"),
+        ("DELETE", "/sandboxes/{id}"),
+        ("POST", "/sandboxes/{id}/timeout"),
+        ("POST", "/sandboxes/{id}/pause"),
+        ("POST", "/v2/sandboxes/{id}/connect"),
+        ("POST", "/sandboxes/{id}/fork"),
+        ("POST", "/sandboxes/{id}/snapshots"),
+        ("PUT", "/sandboxes/{id}/network"),
+        ("GET", "/sandboxes/{id}/metrics"),
+        ("GET", "/v2/sandboxes/{id}/logs"),
+    ],
+)
+def test_another_tenants_sandbox_is_not_there(served: Served, method: str, path: str) -> None:
+    body = {"timeout": 60} if method in ("POST", "PUT") else None
+    for name in (served.sandbox, UNKNOWN):
+        answer = served.call(method, path.format(id=name), key=served.other, json=body)
+        assert answer.status_code == 404, name
+        assert "doesn't exist or you don't have access to it" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"templateID": "base", "timeout": -1}, 400),
+        ({"templateID": "base", "timeout": 0}, 400),
+        ({"templateID": "base", "timeout": 2**31 - 1}, 400),
+        ({"templateID": "base", "timeout": 2**70}, 400),
+        ({"templateID": "base", "timeout": "soon"}, 400),
+        ({"timeout": 5}, 400),
+        ({"templateID": "../../etc"}, 400),
+        ({"templateID": "no-such-template"}, 404),
+        ({"templateID": "mcp-gateway", "mcp": {}}, 501),
+        ({"templateID": "base", "volumeMounts": [{"name": "a", "path": "/b"}]}, 501),
+        ({"templateID": "base", "envVars": {"A=B": "1"}}, 400),
+        ({"templateID": "base", "envVars": {"A": "\0"}}, 400),
+        ({"templateID": "base", "metadata": {"a\n": "b"}}, 400),
+        ({"templateID": "base", "network": {"denyOut": ["x"]}}, 400),
+        ({"templateID": "base", "network": {"httpsPorts": [49983]}}, 400),
+        ({"templateID": "base", "network": {"maskRequestHost": "a\r\nb"}}, 400),
+        ([], 400),
+        ("text", 400),
+    ],
+)
+def test_creates_that_are_refused(served: Served, body: Any, status: int) -> None:
+    answer = served.call("POST", "/v2/sandboxes", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["code"] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/sandboxes/%2e%2e%2fv1", 400),
+        ("/sandboxes/a%00b", 400),
+        ("/sandboxes/" + "a" * 300, 400),
+        ("/sandboxes/a-b-c", 400),
+        ("/templates/default%2Fnone%3Av1", 404),
+        ("/templates/other%2Fbase", 404),
+        ("/v2/sandboxes?metadata=a%253Db%25252520c", 200),
+        ("/v2/sandboxes?metadata=nothing", 400),
+        ("/v2/sandboxes?limit=0", 400),
+        ("/v2/sandboxes?limit=" + "9" * 5000, 400),
+        ("/v2/sandboxes?nextToken=%FF%FE", 400),
+        ("/v2/sandboxes?state=dead", 400),
+        ("/v2/sandboxes?order=sideways", 400),
+        ("/v2/sandboxes?startedAfter=yesterday", 400),
+        ("/instances", 400),
+        ("/nodes", 501),
+    ],
+)
+def test_paths_and_queries(served: Served, path: str, status: int) -> None:
+    answer = served.call("GET", path)
+    assert answer.status_code == status, answer.text
+
+
+def _envelope(flags: int, size: int, data: bytes) -> bytes:
+    return struct.pack(">BI", flags, size) + data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0",
+        _envelope(0, 100, b"{}"),
+        _envelope(1, 2, b"{}"),
+        _envelope(0x80, 2, b"{}"),
+        _envelope(0, 2**31, b"{}"),
+        _envelope(0, 2, b"{}") * 3,
+        _envelope(0, 3, b"nul"),
+        _envelope(0, 4, b"\xff\xfe\x00\x00"),
+        _envelope(0, 20_000, b"[" * 20_000),
+    ],
+)
+def test_malformed_frames_end_the_stream_with_an_error(served: Served, body: bytes) -> None:
+    for call in ("process.Process/Start", "process.Process/StreamInput", "filesystem.Filesystem/WatchDir"):
+        headers = {"content-type": "application/connect+json"}
+        answer = served.box("POST", f"/{call}", content=body, headers=headers)
+        assert answer.status_code == 200
+        assert answer.content[0] == 0x02 or call.endswith("StreamInput")
+        if body and not body.startswith(_envelope(0, 2, b"{}")):
+            assert b'"error"' in answer.content
+    served.alive()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../../../etc/hosts", "/a/../../etc/hosts", "~other/x", "/x\0y", "/" + "n" * 300, "/" + "d/" * 3000],
+)
+def test_paths_stay_inside(served: Served, path: str) -> None:
+    call = served.box("POST", "/filesystem.Filesystem/Stat", json={"path": path})
+    assert call.status_code in (200, 400, 404), call.text
+    assert isinstance(call.json().get("code", ""), str)
+    read = served.box("GET", "/files", params={"path": path})
+    assert read.status_code in (200, 400, 404)
+    if read.status_code == 200:
+        assert socket.gethostname() not in read.text.split()  # the sandbox's file, not the host's
+
+
+def test_names_that_are_not_text(served: Served) -> None:
+    made = served.box("POST", "/files?path=%2Ftmp%2F%FF%FE", content=b"x", headers=_RAW)
+    assert made.status_code in (200, 400)
+    listed = served.box("POST", "/filesystem.Filesystem/ListDir", json={"path": "/tmp"})
+    assert listed.status_code == 200
+    listed.json()
+
+
+_RAW = {"content-type": "application/octet-stream"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 400),
+        ({**_RAW, "content-encoding": "br"}, 400),
+        ({**_RAW, "content-encoding": "gzip"}, 400),
+        ({**_RAW, "x-metadata-a": "b" * 5000}, 400),
+        ({"content-type": "multipart/form-data"}, 400),
+        ({"content-type": "multipart/form-data; boundary=x"}, 400),
+    ],
+)
+def test_uploads_that_are_refused_change_nothing(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
+    answer = served.box("POST", "/files?path=never", content=b"not gzip, no form", headers=headers)
+    assert answer.status_code == status
+    assert served.box("GET", "/files?path=never").status_code == 404
+
+
+def test_signatures(served: Served) -> None:
+    def get(query: str) -> httpx2.Response:
+        return httpx2.get(f"{served.url}/files?{query}", trust_env=False)
+
+    assert get("path=x").status_code == 401
+    assert get("path=x&signature=v1_wrong").status_code == 401
+    assert get("path=x&signature=").status_code == 401
+    assert get("path=x&signature=%FF").status_code == 401
+    assert get("path=x&signature=v1_a&signature_expiration=never").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-access-token": "wrong"}, {"x-access-token": b"\xe9"}, {"authorization": "Basic !!!"}]
+)
+def test_without_the_token_nothing_is_served(served: Served, headers: dict[str, Any]) -> None:
+    routing = {"e2b-sandbox-id": served.sandbox, "e2b-sandbox-port": "49983", **headers}
+    for path in ("/process.Process/List", "/filesystem.Filesystem/Stat"):
+        answer = httpx2.post(served.url + path, json={}, headers=routing, trust_env=False)
+        assert answer.status_code == 401
+    assert httpx2.get(served.url + "/envs", headers=routing, trust_env=False).status_code == 401
+
+
+def test_reserved_paths_are_refused(served: Served) -> None:
+    assert served.box("POST", "/init", json={}).status_code == 404
+
+
+def test_a_user_that_is_not_there(served: Served) -> None:
+    basic = base64.b64encode(b"nobody-here:").decode()
+    answer = served.box(
+        "POST",
+        "/filesystem.Filesystem/Stat",
+        json={"path": "x"},
+        headers={"authorization": f"Basic {basic}"},
+    )
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+def test_two_hundred_streams_at_once_and_clients_that_vanish(served: Served) -> None:
+    with ExitStack() as stack:
+        streams = [stack.enter_context(served.stream("sleep 30; echo end")) for _ in range(200)]
+        for stream in streams:
+            assert stream.recv(300).startswith(b"HTTP/1.1 200")
+        for stream in streams[:150]:  # gone without a word
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stream.close()
+        served.alive()
+        listed = served.box("POST", "/process.Process/List", json={}).json()
+        assert len(listed["processes"]) >= 200, "processes outlive their clients"
+
+
+def test_a_sandbox_that_is_killed_under_load_cuts_all_its_streams(served: Served) -> None:
+    made = served.call("POST", "/v2/sandboxes", json={"templateID": "base", "timeout": 120}).json()
+    other = Served(served.url, served.key, served.other, made["sandboxID"], made["envdAccessToken"])
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(other.stream("while true; do echo flood; sleep 0.01; done"))
+            for _ in range(30)
+        ]
+        for stream in streams:
+            assert stream.recv(300).startswith(b"HTTP/1.1 200")
+        killer = threading.Thread(target=lambda: other.call("DELETE", f"/sandboxes/{other.sandbox}"))
+        killer.start()
+        for stream in streams:
+            with pytest.raises(ConnectionResetError):
+                _drain(stream)
+        killer.join()
+    gone = other.box("GET", "/health")
+    assert (gone.status_code, gone.json()["message"]) == (502, "The sandbox was not found")
+    served.alive()
+
+
+def _drain(sock: socket.socket) -> None:
+    end = time.monotonic() + 60
+    while sock.recv(65536) and time.monotonic() < end:
+        pass
