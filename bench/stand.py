@@ -4,6 +4,7 @@ first asks for them and ended in the opposite order.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,18 @@ class Stand:
         except BaseException:
             self._stop_daemon()
             raise
+
+    def listen(self, *, off: bool = False) -> dict[str, str]:
+        """Let the daemon serve its API on TCP too, or no more; the environment of a program that uses E2B's SDK."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            address = "" if off else f"127.0.0.1:{probe.getsockname()[1]}"
+        self.client.set_config("api.listen", address)
+        self._stop_daemon()
+        self._start_daemon()
+        if off:
+            return {}
+        url, key = f"http://{address}", self.client.create_key("bench")
+        return {"PATH": os.environ["PATH"], "E2B_API_KEY": key, "E2B_API_URL": url, "E2B_SANDBOX_URL": url}
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
