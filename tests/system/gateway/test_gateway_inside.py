@@ -9,7 +9,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,6 +152,12 @@ async def inside(tmp_path: Path, make_gateway: Any) -> AsyncIterator[Inside]:
             await runner.cleanup()
 
 
+async def done(call: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> None:
+    """Make a request and read its answer to the end."""
+    async with call as answer:
+        await answer.read()
+
+
 def fields_of(inside: Inside, name: str) -> list[str]:
     return [value for key, value in inside.seen[-1][1] if key.lower() == name.lower()]
 
@@ -191,8 +197,12 @@ async def test_other_places_keep_the_placeholder(inside: Inside) -> None:
     """G-33, G-348: what a binding does not name is carried through unchanged."""
     stand = await inside.bind(Binding((HOST,), (inside.server,)))
     async with inside.client() as http:
-        await http.post(
-            inside.url(f"/{stand}?k={stand}"), headers={"X-Note": stand, "Cookie": f"a={stand}"}, data=stand
+        await done(
+            http.post(
+                inside.url(f"/{stand}?k={stand}"),
+                headers={"X-Note": stand, "Cookie": f"a={stand}"},
+                data=stand,
+            )
         )
     line, fields, body = inside.seen[-1]
     assert line == f"POST /{stand}?k={stand}"
@@ -208,20 +218,22 @@ async def test_query_path_and_body_are_replaced_where_bound(inside: Inside) -> N
     stand = await inside.bind(Binding((HOST,), (inside.server,), places=places, parameters=("key",)))
     quoted = "sk_live_Real%2BSecret%2FValue%3D0123456789"
     async with inside.client() as http:
-        await http.post(
-            inside.url(f"/bot{stand}/x?key={stand}&other={stand}"),
-            data=json.dumps({"token": stand}),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {stand}"},
+        await done(
+            http.post(
+                inside.url(f"/bot{stand}/x?key={stand}&other={stand}"),
+                data=json.dumps({"token": stand}),
+                headers={"Content-Type": "application/json", "Authorization": f"Bearer {stand}"},
+            )
         )
         line, fields, body = inside.seen[-1]
         assert line == f"POST /bot{quoted}/x?key={quoted}&other={stand}"
         assert json.loads(body) == {"token": SECRET}
         assert fields_of(inside, "Content-Length") == [str(len(body))]
         assert dict(fields)["Authorization"] == f"Bearer {stand}"
-        await http.post(inside.url("/form"), data={"t": stand})
+        await done(http.post(inside.url("/form"), data={"t": stand}))
         assert inside.seen[-1][2].decode() == f"t={quoted}"
         packed = gzip.compress(stand.encode())
-        await http.post(inside.url("/z"), data=packed, headers={"Content-Encoding": "gzip"})
+        await done(http.post(inside.url("/z"), data=packed, headers={"Content-Encoding": "gzip"}))
         assert inside.seen[-1][2].decode() == SECRET
         assert not fields_of(inside, "Content-Encoding")
 
@@ -231,7 +243,7 @@ async def test_query_path_and_body_are_replaced_where_bound(inside: Inside) -> N
                 yield bytes((byte,))
             yield b"y"
 
-        await http.post(inside.url("/big"), data=pieces())
+        await done(http.post(inside.url("/big"), data=pieces()))
         assert inside.seen[-1][2] == b"x" * 3_000_000 + SECRET.encode() + b"y"
         async with http.post(inside.url("/odd"), data=b"x", headers={"Content-Encoding": "lzma"}) as answer:
             assert answer.status == 415
@@ -246,10 +258,12 @@ async def test_mode_set_writes_a_field_for_its_requests_only(inside: Inside) -> 
         )
     )  # fmt: skip
     async with inside.client() as http:
-        await http.get(inside.url("/api/x"), headers={"Connection": "keep-alive, X-Note", "X-Note": "1"})
+        await done(
+            http.get(inside.url("/api/x"), headers={"Connection": "keep-alive, X-Note", "X-Note": "1"})
+        )
         assert fields_of(inside, "Authorization") == [f"Bearer {SECRET}"]
-        await http.get(inside.url("/other"))
-        await http.post(inside.url("/api/x"))
+        await done(http.get(inside.url("/other")))
+        await done(http.post(inside.url("/api/x")))
         assert fields_of(inside, "Authorization") == []
         async with http.get(inside.url("/api/x"), headers={"authorization": "Bearer own"}) as answer:
             assert answer.status == 403
@@ -463,13 +477,13 @@ async def test_rotation_holds_from_the_next_request_on(inside: Inside) -> None:
     """G-42, G-334: on the same connection, with another length; removal too."""
     stand = await inside.bind(Binding((HOST,), (inside.server,)))
     async with inside.client() as http:
-        await http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"})
+        await done(http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"}))
         complete = complete_binding(NAME, Secret(SECRET), Binding((HOST,), (inside.server,)), None)
         new = OpenedSecret(
             TenantId("default"), NAME, Provider.HOST, "https://x", Secret("another-value"), complete
         )
         await inside.bed.client.set_secrets([new])
-        await http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"})
+        await done(http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"}))
         await inside.bed.client.set_secrets([])
         # No reason is left to end TLS at this host; the connection that is open goes on without the secret.
         async with http.get(inside.url(), headers={"Authorization": f"Bearer {stand}"}) as answer:
@@ -630,7 +644,7 @@ async def test_requests_to_aws_are_signed_again(inside: Inside) -> None:
             assert answer.status == 403
         assert len(inside.seen) == count
         other = signed("/", b"a", sigv4.Key("AKIAOTHEROTHEROTHERX", "x"))
-        await http.put(inside.url("/"), data=b"a", headers=other)
+        await done(http.put(inside.url("/"), data=b"a", headers=other))
         assert dict(inside.seen[-1][1])["Authorization"] == other["Authorization"]
 
 
