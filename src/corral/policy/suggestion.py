@@ -149,8 +149,9 @@ def _devcontainer(files: Mapping[str, str], found: _Suggestion) -> None:
         for variable, value in _object(document.get(key)).items():
             if re.fullmatch(r"[A-Za-z_]\w*", variable) and isinstance(value, str) and "${" not in value:
                 found.env[variable] = value
-    for port in document.get("forwardPorts") or []:
-        if isinstance(port, int):
+    ports = document.get("forwardPorts")
+    for port in ports if isinstance(ports, list) else []:
+        if isinstance(port, int) and not isinstance(port, bool):
             found.needs.append(f"the devcontainer forwards port {port}")
 
 
