@@ -189,3 +189,12 @@ def test_devices_are_the_harmless_ones(box: Sandbox) -> None:
     if box.info.isolation == "gvisor":
         harmless |= {"char", "net", "fuse"}  # its own kernel's, empty or without rights
     assert set(box.exec(["ls", "/dev"], user="root", check=True).stdout.split()) <= harmless
+
+
+def test_the_hosts_devices_stay_the_hosts(box: Sandbox) -> None:
+    """Design §5: the devices that a sandbox sees are the host's own, and a root of it that owned one could close it to all."""
+    devices = [Path(f"/dev/{name}") for name in ("null", "zero", "full", "random", "urandom", "tty")]
+    assert {device.stat().st_uid for device in devices} == {0}
+    modes = [device.stat().st_mode for device in devices]
+    box.exec(["chmod", "0", *map(str, devices)], user="root")
+    assert [device.stat().st_mode for device in devices] == modes

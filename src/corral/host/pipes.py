@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,20 @@ def input_file(data: bytes | None) -> Iterator[int]:
         with open(fd, "wb", closefd=False) as file:
             file.write(data)
         os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def nowhere() -> Iterator[int]:
+    """A descriptor that reads as empty and cannot be written to, and whose owner and mode are nobody's concern.
+
+    crun gives a container's root what the container gets as its standard streams: /dev/null would be the host's own.
+    """
+    fd = os.memfd_create("nowhere", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
         yield fd
     finally:
         os.close(fd)

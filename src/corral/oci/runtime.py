@@ -19,6 +19,7 @@ from pathlib import Path
 
 from corral.errors import CorralError, DiskFull, HostError, NoCapacity, Unsupported
 from corral.host import process
+from corral.host.pipes import nowhere
 from corral.model.sandbox import Isolation
 
 _RUN_SECONDS = 60.0
@@ -78,15 +79,17 @@ class Runtime:
         pid_file = bundle / "pid"
         pid_file.unlink(missing_ok=True)
         verb = ("run",) if image is None else ("restore", "--image-path", str(image))
-        child = process.spawn(
-            [
-                *self._command(log, suid=suid),
-                *(*verb, "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container),
-            ],
-            stdin=stdin,
-            stdout=stdout,
-            pass_fds=(hold,),
-        )
+        with nowhere() as stderr:
+            child = process.spawn(
+                [
+                    *self._command(log, suid=suid),
+                    *(*verb, "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), container),
+                ],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=process.DEVNULL if self.traits.own_kernel else stderr,
+                pass_fds=(hold,),
+            )
         code = await _finish(child, _RUN_SECONDS)
         if code != 0:
             raise classify_failure(self.traits.name, code, _tail(log))
@@ -95,7 +98,13 @@ class Runtime:
     async def run(self, container: str, bundle: Path) -> None:
         """Run a bundle to its end. Raises what `classify_failure` says unless it ended with status 0."""
         log = bundle / "runtime.log"
-        child = process.spawn([*self._command(log), "run", "--bundle", str(bundle), container])
+        with nowhere() as stream:
+            child = process.spawn(
+                [*self._command(log), "run", "--bundle", str(bundle), container],
+                stdin=stream,
+                stdout=stream,
+                stderr=stream,
+            )
         code = await _finish(child, _RUN_SECONDS)
         if code != 0:
             raise classify_failure(self.traits.name, code, _tail(log))
