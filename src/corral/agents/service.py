@@ -18,7 +18,8 @@ from corral.engine.environment import (
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Progress, Store
 from corral.engine.processes import Processes, StartRequest
-from corral.engine.sandboxes import BUILD, Sandboxes
+from corral.engine.recovery import BUILD
+from corral.engine.sandboxes import Sandboxes
 from corral.engine.shell import Shell
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, HostError, InvalidInput

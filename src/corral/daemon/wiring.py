@@ -42,6 +42,7 @@ from corral.engine.egress import Egress
 from corral.engine.engine import Engine
 from corral.engine.events import Events
 from corral.engine.grants import Grants
+from corral.engine.hooks import Hooks
 from corral.engine.keys import ApiKeys
 from corral.engine.learning import Learning
 from corral.engine.permissions import Permissions
@@ -326,18 +327,20 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         tasks=tasks,
         admission=admission,
         activity=activity,
-        on_running=processes.open,
-        on_down=processes.close,
-        provision=provision,
-        complete=complete,
-        egress_of=lambda spec: with_bindings(
-            permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
+        hooks=Hooks(
+            on_running=processes.open,
+            on_down=processes.close,
+            provision=provision,
+            complete=complete,
+            egress_of=lambda spec: with_bindings(
+                permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
+            ),
+            before_down=audit.keep_work,
+            on_claimed=processes.refresh,
+            on_up=Services(processes).start,
+            on_leave=processes.leave,
+            on_demand=lambda spec: pools.demand(spec),
         ),
-        before_down=audit.keep_work,
-        on_claimed=processes.refresh,
-        on_up=Services(processes).start,
-        on_leave=processes.leave,
-        on_demand=lambda spec: pools.demand(spec),
     )
     checkpoints = Checkpoints(
         store=store,

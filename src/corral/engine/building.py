@@ -15,7 +15,8 @@ from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import Archives, Driver, Layers, Placing
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
-from corral.engine.sandboxes import BUILD, Sandboxes
+from corral.engine.recovery import BUILD
+from corral.engine.sandboxes import Sandboxes
 from corral.engine.tars import once, tar_of, tar_stream
 from corral.engine.templates import BASE, Templates, config_of
 from corral.errors import CorralError, InvalidInput, NotFound, UpstreamFailed

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from corral.engine.leaks import LeakCheck
 from corral.engine.ports import Driver, Progress, Store
 from corral.engine.registry import Registry
-from corral.engine.sandboxes import Captured, Sandboxes
+from corral.engine.sandboxes import Sandboxes
+from corral.engine.suspension import Captured
 from corral.engine.templates import CHECKPOINT, Templates, check_free_name, silent
 from corral.errors import Conflict, InvalidInput
 from corral.model.ids import TenantId, check_name

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from corral.engine.ports import Driver, Store
-from corral.engine.sandboxes import Captured
+from corral.engine.suspension import Captured
 from corral.errors import Forbidden
 from corral.model.ids import TenantId
 from corral.model.leak import Leak

@@ -18,7 +18,8 @@ from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Layers, Progress
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
-from corral.engine.sandboxes import BUILD, Sandboxes
+from corral.engine.recovery import BUILD
+from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.errors import CorralError, InvalidInput, NotFound
 from corral.host.tasks import TaskOwner

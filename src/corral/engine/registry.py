@@ -5,6 +5,7 @@ The daemon is the only writer of its store, so memory and store agree; the store
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
 
@@ -42,6 +43,10 @@ class Registry:
     def lock(self, sandbox: SandboxId) -> asyncio.Lock:
         """The lock that serialises changes of one sandbox."""
         return self._locks.setdefault(sandbox, asyncio.Lock())
+
+    def locked(self, tenant: TenantId, ref: str) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox that nobody else changes meanwhile. Raises NotFound."""
+        return _Locked(self, tenant, ref)
 
     def all(self) -> list[Sandbox]:
         """All tenants' sandboxes, oldest first, spares of warm pools included."""
@@ -179,3 +184,24 @@ class Registry:
         else:
             self._spares.pop(sandbox.id, None)
         self._names[sandbox.spec.tenant, sandbox.spec.name] = sandbox.id
+
+
+class _Locked:
+    """A sandbox, looked up again once its lock is held: what was waited for may have removed it."""
+
+    def __init__(self, registry: Registry, tenant: TenantId, ref: str) -> None:
+        self._registry = registry
+        self._tenant = tenant
+        self._ref = ref
+
+    async def __aenter__(self) -> Sandbox:
+        self._lock = self._registry.lock(self._registry.find(self._tenant, self._ref).id)
+        await self._lock.acquire()
+        try:
+            return self._registry.find(self._tenant, self._ref)
+        except NotFound:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()

@@ -38,7 +38,7 @@ class Warm:
             clock=world.clock,
             usable=world.driver.runtimes,
         )
-        engine._on_demand = pools.demand
+        world.demand = pools.demand
         await pools.load()
         return cls(world, engine, pools)
 

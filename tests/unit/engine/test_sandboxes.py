@@ -1,7 +1,7 @@
 """Lives of sandboxes over fakes: what a failure or a crash leaves, and what recovery makes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.checkpoints import Checkpoints
 from corral.engine.events import Events
+from corral.engine.hooks import Hooks
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
 from corral.engine.processes import Processes
@@ -25,7 +26,7 @@ from corral.model.budget import Window
 from corral.model.capacity import Resource, Rules
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, TenantId
 from corral.model.lifecycle import State
-from corral.model.sandbox import GIB, Limits, Sandbox
+from corral.model.sandbox import GIB, Limits, Sandbox, SandboxSpec
 from corral.model.secrets import Secret
 from corral.model.template import TemplateConfig
 from corral.store.store import SqlStore
@@ -53,6 +54,7 @@ class World:
     machine: FakeMachine = field(default_factory=FakeMachine)
     rules: Rules = field(default_factory=Rules)
     failing_provision: bool = False
+    demand: Callable[[SandboxSpec], None] = lambda _: None
     stored: list[State] = field(default_factory=list)
     """States that a crash in the middle of each provision would have left in the store."""
     registry: Registry = field(init=False)
@@ -115,13 +117,16 @@ class World:
             tasks=self.tasks,
             admission=admission,
             activity=activity,
-            on_running=processes.open,
-            on_down=processes.close,
-            provision=provision,
-            complete=complete,
-            on_claimed=processes.refresh,
-            on_up=Services(processes).start,
-            on_leave=processes.leave,
+            hooks=Hooks(
+                on_running=processes.open,
+                on_down=processes.close,
+                provision=provision,
+                complete=complete,
+                on_claimed=processes.refresh,
+                on_up=Services(processes).start,
+                on_leave=processes.leave,
+                on_demand=lambda spec: self.demand(spec),
+            ),
         )
         self.checkpoints = Checkpoints(
             store=self.store,
@@ -348,7 +353,7 @@ async def test_layers_of_a_removed_template_go_with_its_last_sandbox(world: Worl
     await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
     layer = (await world.checkpoints.make(DEFAULT_TENANT, "one", "mark")).layers[-1]
     await engine.create(DEFAULT_TENANT, CreateRequest(name="two", template="mark"))
-    await engine._templates.remove(DEFAULT_TENANT, "mark")
+    await world.templates.remove(DEFAULT_TENANT, "mark")
     assert world.layers.kept == {FakeLayers.BASE, layer}
     await engine.remove(DEFAULT_TENANT, "two")
     assert world.layers.kept == {FakeLayers.BASE}

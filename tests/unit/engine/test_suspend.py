@@ -5,7 +5,7 @@ from tests.unit.engine.test_sandboxes import World, world
 
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
-from corral.engine.sandboxes import own_image
+from corral.engine.running import own_image
 from corral.errors import Conflict, HostError
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.lifecycle import State
