@@ -4,17 +4,15 @@ The programs are those of `corral self-test`, and some in `guest/`; they run wit
 unless said otherwise.
 """
 
-import html
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +24,8 @@ import pytest
 from corral import Client, Sandbox
 from corral.errors import Unsupported
 from corral.testing.attack import guest
+from corral.testing.attack.arena import Trap, host_addresses, open_trap
+from corral.testing.attack.loot import make_key, masked, seen_in
 
 if TYPE_CHECKING:
     from tests.conftest import Daemon
@@ -126,31 +126,13 @@ class Canary:
     key: str
     url: str
 
-    def forms(self) -> list[bytes]:
-        """The byte strings by which it would be seen: as it is, in base64 at each offset, as URL, JSON, HTML and in hexadecimal."""
-        raw = self.key.encode()
-        found = {raw, raw.hex().encode(), raw.hex().upper().encode(), quote(self.key, safe="").encode()}
-        found |= {json.dumps(self.key)[1:-1].encode(), html.escape(self.key).encode()}
-        for encode in (b64encode, urlsafe_b64encode):
-            for offset in range(3):
-                # The first and the last sign depend on what surrounds the key.
-                coded = encode(bytes(offset) + raw).rstrip(b"=")
-                found.add(coded[(offset * 8 + 5) // 6 + (offset > 0) : -1])
-        return sorted(found)
-
     def masked(self) -> str:
-        """The forms, masked as guest/search.py wants them."""
-        return "\n".join(bytes(byte ^ 0x5A for byte in form).hex() for form in self.forms())
+        """The forms of the key, masked as guest/search.py wants them."""
+        return masked(self.key)
 
     def seen_in(self, data: bytes | str) -> bool:
-        """Whether it can be read out of something."""
-        data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-        return any(form in data for form in self.forms())
-
-
-def make_key() -> str:
-    """A key with characters that URLs, JSON and HTML spell differently."""
-    return f"sk-ant-api03/canary+{secrets.token_hex(16)}=&<'\"\\>"
+        """Whether the key can be read out of something."""
+        return seen_in(self.key, data)
 
 
 @pytest.fixture
@@ -236,67 +218,11 @@ def echo(daemon: "Daemon") -> Iterator[Canary]:
         thread.join()
 
 
-@dataclass
-class Trap:
-    """Listeners of the host that nobody in a sandbox may reach. `touched` tells what came to them."""
-
-    tcp: socket.socket
-    udp: socket.socket
-    abstract: socket.socket
-    path: Path
-    filesystem: socket.socket
-    abstract_name: str
-    _all: list[socket.socket] = field(default_factory=list)
-
-    @property
-    def tcp_port(self) -> int:
-        """Of the stream listener, on all addresses of the host."""
-        return int(self.tcp.getsockname()[1])
-
-    @property
-    def udp_port(self) -> int:
-        """Of the datagram listener, on all addresses of the host."""
-        return int(self.udp.getsockname()[1])
-
-    def touched(self) -> list[str]:
-        """What was reached."""
-        found = []
-        for name in ("tcp", "abstract", "filesystem"):
-            try:
-                getattr(self, name).accept()[0].close()
-                found.append(name)
-            except BlockingIOError:
-                continue
-        try:
-            found.append(f"udp from {self.udp.recvfrom(4096)[1]}")
-        except BlockingIOError:
-            return found
-        return found
-
-
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[Trap]:
     """Services of the host, on every address that it has."""
-    name = f"corral-attack-{secrets.token_hex(4)}"
-    path = tmp_path / "host.sock"
-    made = Trap(
-        tcp=socket.socket(), udp=socket.socket(type=socket.SOCK_DGRAM), abstract=socket.socket(socket.AF_UNIX),
-        path=path, filesystem=socket.socket(socket.AF_UNIX), abstract_name=name,
-    )  # fmt: skip
-    made.tcp.bind(("0.0.0.0", 0))
-    made.udp.bind(("0.0.0.0", 0))
-    made.abstract.bind("\0" + name)
-    made.filesystem.bind(str(path))
-    opened = (made.tcp, made.udp, made.abstract, made.filesystem)
-    for listener in opened:
-        listener.setblocking(False)
-        if listener is not made.udp:
-            listener.listen(16)
-    try:
+    with open_trap(tmp_path) as made:
         yield made
-    finally:
-        for listener in opened:
-            listener.close()
 
 
 @pytest.fixture
@@ -308,17 +234,6 @@ def host_secret(tmp_path: Path) -> Iterator[Path]:
     before = path.read_bytes()
     yield path
     assert path.read_bytes() == before, "the host's file was written to"
-
-
-def host_addresses() -> list[str]:
-    """IPv4 addresses of the host's interfaces, loopback left out."""
-    found = (
-        a.address
-        for addresses in psutil.net_if_addrs().values()
-        for a in addresses
-        if a.family == socket.AF_INET
-    )
-    return sorted(address for address in found if not address.startswith("127."))
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from corral.errors import CommandFailed, CorralError
 from corral.protocol.builds import BuildLine
 
 if TYPE_CHECKING:
-    from tests.attack.conftest import Canary, Range, Trap
+    from tests.attack.conftest import Canary, Range
+
+    from corral.testing.attack.arena import Trap
 
 pytestmark = pytest.mark.root
 

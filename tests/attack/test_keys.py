@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from corral import Sandbox
 from corral.errors import CorralError
+from corral.testing.attack.loot import forms
 
 if TYPE_CHECKING:
     from tests.attack.conftest import Canary, Range
@@ -69,7 +70,7 @@ def test_the_search_finds_what_is_there(arena: "Range", isolation: str, canary: 
     box = arena.box(isolation)
     decoy = f"decoy+{secrets.token_hex(16)}"
     fake = type(canary)(canary.name, decoy, "")
-    box.files.write("/var/lib/decoy", b"x" * 5_000_000 + fake.forms()[0], user="root")
+    box.files.write("/var/lib/decoy", b"x" * 5_000_000 + forms(decoy)[0], user="root")
     waiting = box.spawn(["sleep", "300"], env={"HIDDEN": decoy}, user="root")
     hidden = box.spawn(["python3", "-c", "import sys, time; kept = sys.stdin.read(); print('ready', flush=True); time.sleep(300)"],
                        user="root", stdin=True)  # fmt: skip

@@ -12,7 +12,9 @@ import pytest
 from corral import Sandbox
 
 if TYPE_CHECKING:
-    from tests.attack.conftest import Range, Trap
+    from tests.attack.conftest import Range
+
+    from corral.testing.attack.arena import Trap
 
 pytestmark = pytest.mark.root
 
@@ -109,7 +111,7 @@ def test_unix_sockets_of_the_host_are_not_there(arena: "Range", isolation: str, 
     """G-11, design §4: the daemon's socket and other local services, in the file system and in the abstract name space."""
     api = str(arena.daemon.run / "api.sock")
     paths = (
-        *(api, f"/proc/1/root{api}", str(trap.path), f"@{trap.abstract_name}"),
+        *(api, f"/proc/1/root{api}", *trap.paths),
         *("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock"),
     )
     outcomes = arena.net(arena.box(isolation), *(("unix", path) for path in paths), user="root")

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import BinaryIO
 
-from corral.errors import CorralError, InvalidInput, TooLarge
+from corral.errors import InvalidInput, TooLarge
 from corral.policy.copying import Item, Kind
+from corral.rootfs.outcome import answer
 from corral.rootfs.unpack import (
     DAMAGED,
-    REFUSED,
     XATTR,
     LayerReader,
     clean_path,
@@ -208,15 +208,8 @@ def read_index(path: str) -> Iterator[Item]:
 
 def main() -> int:
     """Read a request, index, write the outcome."""
-    request = Request(**json.load(sys.stdin))
     os.umask(0o077)
-    try:
-        outcome = asdict(index(request))
-        code = 0
-    except CorralError as error:
-        outcome, code = error.to_dict(), REFUSED
-    print(json.dumps(outcome))  # noqa: T201 - the outcome
-    return code
+    return answer(Request, index)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,21 @@ A request is one JSON object on standard input, see `Request`; the outcome one o
 import contextlib
 import errno
 import io
-import json
 import os
 import posixpath
 import stat
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from corral.errors import Conflict, CorralError, InvalidInput
+from corral.errors import Conflict, InvalidInput
 from corral.policy.copying import Item, Kind
 from corral.rootfs.archive_index import read_index, unpacked
+from corral.rootfs.outcome import answer
 from corral.rootfs.unpack import (
     DAMAGED,
-    REFUSED,
     LayerReader,
     Unpacker,
     clean_path,
@@ -287,14 +286,7 @@ def copy_in(request: Request) -> Outcome:
 
 def main() -> int:
     """Read a request, copy, write the outcome."""
-    request = Request(**json.load(sys.stdin))
-    try:
-        outcome = asdict(copy_in(request))
-        code = 0
-    except CorralError as error:
-        outcome, code = error.to_dict(), REFUSED
-    print(json.dumps(outcome))  # noqa: T201 - the outcome
-    return code
+    return answer(Request, copy_in)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ A request is one JSON object on standard input, see `Request`; the outcome one o
 
 import hashlib
 import io
-import json
 import os
 import posixpath
 import stat
@@ -21,13 +20,14 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from corral.errors import CorralError, InvalidInput, TooLarge
+from corral.errors import InvalidInput, TooLarge
 from corral.host import syscalls
-from corral.rootfs.unpack import REFUSED, XATTR, is_allowed_xattr, mount_for_self, owned_xattr, public_error
+from corral.rootfs.outcome import answer
+from corral.rootfs.unpack import XATTR, is_allowed_xattr, mount_for_self, owned_xattr, public_error
 
 _NOBODY = 65534
 _IDS = 65536
@@ -233,15 +233,8 @@ def write_layer(request: Request) -> Written:
 
 def main() -> int:
     """Read a request, write the layer, write the outcome."""
-    request = Request(**json.load(sys.stdin))
     os.umask(0o077)
-    try:
-        outcome = asdict(write_layer(request))
-        code = 0
-    except CorralError as error:
-        outcome, code = error.to_dict(), REFUSED
-    print(json.dumps(outcome))  # noqa: T201 - the outcome
-    return code
+    return answer(Request, write_layer)
 
 
 if __name__ == "__main__":

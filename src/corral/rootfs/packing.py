@@ -6,7 +6,6 @@ leads out of it. Only regular files, directories and symlinks are read; a named 
 A request is one JSON object on standard input, see `Request`; the outcome one on standard output.
 """
 
-import json
 import os
 import posixpath
 import stat
@@ -15,9 +14,10 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from corral.errors import CorralError, InvalidInput, NotFound, TooLarge
+from corral.errors import InvalidInput, NotFound, TooLarge
 from corral.policy.copying import pattern_of
-from corral.rootfs.unpack import REFUSED, XATTR, enter, is_allowed_xattr, owned_xattr, public_error
+from corral.rootfs.outcome import answer
+from corral.rootfs.unpack import XATTR, enter, is_allowed_xattr, owned_xattr, public_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +147,8 @@ def pack(request: Request) -> None:
 
 def main() -> int:
     """Read a request, pack, write the outcome."""
-    request = Request(**json.load(sys.stdin))
     os.umask(0o077)
-    try:
-        pack(request)
-        outcome, code = {}, 0
-    except CorralError as error:
-        outcome, code = error.to_dict(), REFUSED
-    print(json.dumps(outcome))  # noqa: T201 - the outcome
-    return code
+    return answer(Request, pack)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.errors import HostError, all_errors
 from corral.host import process
-from corral.rootfs.unpack import REFUSED
+from corral.rootfs.outcome import REFUSED
 
 TIMEOUT = 3600.0
 

@@ -15,7 +15,6 @@ import errno
 import gzip
 import hashlib
 import io
-import json
 import os
 import shutil
 import stat
@@ -23,7 +22,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,10 +30,9 @@ import zstandard
 
 from corral.errors import CorralError, DiskFull, HostError, InvalidInput, TooLarge, UpstreamFailed
 from corral.host import syscalls
+from corral.rootfs.outcome import answer
 from corral.rootfs.overlay import mount_root
 
-REFUSED = 3
-"""Exit code for an archive that is refused; the outcome is then an error's body."""
 _CHUNK = 1 << 18
 _MAX_HEADER = 1 << 20
 _MAX_ID = 65535
@@ -358,14 +356,7 @@ def unpack(request: Request) -> Outcome:
 
 def main() -> int:
     """Read a request, unpack, write the outcome."""
-    request = Request(**json.load(sys.stdin))
-    try:
-        outcome = asdict(unpack(request))
-        code = 0
-    except CorralError as error:
-        outcome, code = error.to_dict(), REFUSED
-    print(json.dumps(outcome))  # noqa: T201 - the outcome
-    return code
+    return answer(Request, unpack)
 
 
 if __name__ == "__main__":

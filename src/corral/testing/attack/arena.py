@@ -226,7 +226,7 @@ def open_arena(client: Client, isolation: str) -> Iterator[Arena]:
         secret_file = folder / "host-secret"
         secret_file.write_text(f"host secret {secrets.token_hex(16)}\n")
         secret_file.chmod(0o600)
-        trap = stack.enter_context(_trap(folder))
+        trap = stack.enter_context(open_trap(folder))
         stolen = stack.enter_context(loot(client))
         arena = Arena(client, isolation, trap, secret_file, stolen, folder)
         stack.callback(arena.close)
@@ -234,7 +234,8 @@ def open_arena(client: Client, isolation: str) -> Iterator[Arena]:
 
 
 @contextmanager
-def _trap(folder: Path) -> Iterator[Trap]:
+def open_trap(folder: Path) -> Iterator[Trap]:
+    """Services of this host, one of them a socket in `folder`, until the block is left."""
     with ExitStack() as stack:
 
         def opened(family: socket.AddressFamily, kind: socket.SocketKind, address: Any) -> socket.socket:

@@ -28,6 +28,35 @@ ANSWER = {
 }
 
 
+def forms(key: str) -> list[bytes]:
+    """The byte strings by which a key would be seen: plain, base64 at each offset, URL, JSON, HTML and hexadecimal."""
+    raw = key.encode()
+    found = {raw, raw.hex().encode(), raw.hex().upper().encode(), quote(key, safe="").encode()}
+    found |= {json.dumps(key)[1:-1].encode(), html.escape(key).encode()}
+    for encode in (b64encode, urlsafe_b64encode):
+        for offset in range(3):
+            # The first and the last sign depend on what surrounds the key.
+            coded = encode(bytes(offset) + raw).rstrip(b"=")
+            found.add(coded[(offset * 8 + 5) // 6 + (offset > 0) : -1])
+    return sorted(found)
+
+
+def masked(key: str) -> str:
+    """The forms of a key, masked as guest/search.py wants them: in its arguments they would find themselves."""
+    return "\n".join(bytes(byte ^ 0x5A for byte in form).hex() for form in forms(key))
+
+
+def seen_in(key: str, data: bytes | str) -> bool:
+    """Whether a key can be read out of something."""
+    data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    return any(form in data for form in forms(key))
+
+
+def make_key() -> str:
+    """A key with characters that URLs, JSON and HTML spell differently."""
+    return f"sk-ant-api03/canary+{secrets.token_hex(16)}=&<'\"\\>"
+
+
 @dataclass
 class Loot:
     """The key; `secret` is its name in the vault. `calls` counts what has reached the API."""
@@ -37,26 +66,13 @@ class Loot:
     calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def forms(self) -> list[bytes]:
-        """The byte strings by which it would be seen: plain, base64 at each offset, URL, JSON, HTML and hexadecimal."""
-        raw = self.key.encode()
-        found = {raw, raw.hex().encode(), raw.hex().upper().encode(), quote(self.key, safe="").encode()}
-        found |= {json.dumps(self.key)[1:-1].encode(), html.escape(self.key).encode()}
-        for encode in (b64encode, urlsafe_b64encode):
-            for offset in range(3):
-                # The first and the last sign depend on what surrounds the key.
-                coded = encode(bytes(offset) + raw).rstrip(b"=")
-                found.add(coded[(offset * 8 + 5) // 6 + (offset > 0) : -1])
-        return sorted(found)
-
     def masked(self) -> str:
-        """The forms, masked as guest/search.py wants them."""
-        return "\n".join(bytes(byte ^ 0x5A for byte in form).hex() for form in self.forms())
+        """The forms of the key, masked as guest/search.py wants them."""
+        return masked(self.key)
 
     def seen_in(self, text: str) -> bool:
-        """Whether it can be read out of something."""
-        data = text.encode("utf-8", "surrogateescape")
-        return any(form in data for form in self.forms())
+        """Whether the key can be read out of something."""
+        return seen_in(self.key, text)
 
     def count(self) -> None:
         """A call has come."""
@@ -67,7 +83,7 @@ class Loot:
 @contextmanager
 def loot(client: Client) -> Iterator[Loot]:
     """The key in the vault, and the API behind it, until the block is left."""
-    key = f"sk-ant-api03/canary+{secrets.token_hex(16)}=&<'\"\\>"
+    key = make_key()
     made = Loot(f"self-test-{secrets.token_hex(3)}", key)
     server = _Server(("127.0.0.1", 0), _handler(made))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
