@@ -409,10 +409,13 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text, **dic
 
 
 class ConfigFile:
-    """`config.json` of the data directory. Unreadable or unknown content refuses: nothing is guessed."""
+    """`config.json` of the data directory: what was set, so that other settings follow their defaults. Unreadable or unknown
+    content refuses: nothing is guessed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._chosen: frozenset[str] = frozenset()
         self.value = self._read()
 
     def get(self) -> dict[str, Any]:
@@ -423,11 +426,12 @@ class ConfigFile:
     def set(self, key: str, value: Any) -> None:
         """Check and store one setting. Raises InvalidInput for an unknown key or a bad value."""
         changed = self._with(self.value, key, value)
-        self.value, former = changed, self.value
+        former = self.value, self._chosen
+        self.value, self._chosen = changed, self._chosen | {key}
         try:
             self._write()
         except OSError:
-            self.value = former
+            self.value, self._chosen = former
             raise
 
     def _read(self) -> Config:
@@ -442,6 +446,7 @@ class ConfigFile:
             raise InvalidInput(f"{self._path} is not a JSON object", "mend or remove the file")
         for key, value in items.items():
             config = self._with(config, key, value)
+        self._chosen = frozenset(items)
         return config
 
     @staticmethod
@@ -457,5 +462,6 @@ class ConfigFile:
         temporary = self._path.with_suffix(".new")
         temporary.unlink(missing_ok=True)
         temporary.touch(0o600)
-        temporary.write_text(json.dumps(self.get(), indent=2) + "\n")
+        chosen = {key: value for key, value in self.get().items() if key in self._chosen}
+        temporary.write_text(json.dumps(chosen, indent=2) + "\n")
         temporary.replace(self._path)

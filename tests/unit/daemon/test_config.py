@@ -53,3 +53,12 @@ def test_a_file_that_is_not_understood_is_refused(path: Path, text: str) -> None
 
 def test_get_shows_all_settings(path: Path) -> None:
     assert set(json.loads(json.dumps(ConfigFile(path).get()))) >= {"egress.networks", "store.unlimited"}
+
+
+def test_what_was_not_set_follows_its_default(path: Path) -> None:
+    config = ConfigFile(path)
+    config.set("budget.sandbox", "3")
+    config.set("store.unlimited", "true")
+    assert json.loads(path.read_text()) == {"budget.sandbox": "3", "store.unlimited": True}
+    ConfigFile(path).set("budget.sandbox", "4")
+    assert json.loads(path.read_text()) == {"budget.sandbox": "4", "store.unlimited": True}
