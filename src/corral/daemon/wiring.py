@@ -437,7 +437,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         budgets=budgets,
         approvals=approvals,
         egress=Egress(lambda: sandboxes, secrets, store),
-        grants=Grants(store, client, registry, secrets, clock, processes.refresh),
+        grants=Grants(store, client, registry, secrets, clock, processes.refresh, sandboxes.refresh_egress),
         audit=audit,
         learning=Learning(store, sandboxes),
         agents=agents,

@@ -12,7 +12,7 @@ from corral.engine.registry import Registry
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, NotFound
 from corral.model.grants import Grant, ModelRules
-from corral.model.ids import GrantId, TenantId
+from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
 from corral.policy.models import checked_rules
 from corral.policy.tokens import token_hash
@@ -32,9 +32,11 @@ class Grants:
         secrets: Secrets,
         clock: Clock,
         refresh: Callable[[Sandbox], Awaitable[None]],
+        reopen: Callable[[SandboxId], Awaitable[None]],
     ) -> None:
         """`refresh` gives the processes that start from now on the variables of a changed grant; it raises Conflict for a
-        sandbox that does not run.
+        sandbox that does not run. `reopen` lets a sandbox reach the hosts that its secrets go to now, and no others for
+        them; it takes the sandbox's lock.
         """
         self._store = store
         self._gateway = gateway
@@ -42,6 +44,7 @@ class Grants:
         self._secrets = secrets
         self._clock = clock
         self._refresh = refresh
+        self._reopen = reopen
 
     async def list(self, tenant: TenantId) -> list[tuple[Sandbox, Grant]]:
         """Those of a tenant's sandboxes, oldest first."""
@@ -80,7 +83,9 @@ class Grants:
             if expires is not None or endless:
                 grant = replace(grant, expires_at=self._end(None if endless else expires))
             await self._use(grant, "grant.change")
-        return sandbox, grant
+        if secrets is not None:
+            await self._reopen(sandbox.id)
+        return self._registry.find(tenant, sandbox.id), grant
 
     async def renew(
         self, tenant: TenantId, ref: str, *, expires: int | None = None, overlap: int = OVERLAP
@@ -124,7 +129,9 @@ class Grants:
             else:
                 grant = replace(grant, revoked_at=self._clock.now(), former_hash="", former_until=None)
             await self._use(grant, "grant.revoke")
-        return sandbox, grant
+        if secrets:
+            await self._reopen(sandbox.id)
+        return self._registry.find(tenant, sandbox.id), grant
 
     async def fresh(self, grant: Grant) -> Grant:
         """The grant with a new token, not yet in the store (G-15)."""
@@ -137,6 +144,8 @@ class Grants:
 
     async def _use(self, grant: Grant, kind: str) -> None:
         await self._store.set_grant(grant)
+        if grant.secrets != self._registry.find(grant.tenant, grant.sandbox).spec.secrets:
+            await self._registry.set_secrets(grant.sandbox, grant.secrets)
         await self._gateway.regrant(grant)
         sandbox = self._registry.get(grant.sandbox)
         if sandbox is not None:

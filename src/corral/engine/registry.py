@@ -156,6 +156,10 @@ class Registry:
         """Change what the sandbox may reach."""
         return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, egress=egress))
 
+    async def set_secrets(self, sandbox: SandboxId, secrets: tuple[str, ...]) -> Sandbox:
+        """Change which secrets its grant covers."""
+        return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, secrets=secrets))
+
     async def _respec(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
         changed = replace(self._sandboxes[sandbox], spec=spec)
         await self._store.set_spec(spec)

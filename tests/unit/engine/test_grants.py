@@ -25,7 +25,13 @@ class Granted:
         self.engine = world.engine()
         secrets = Secrets(world.store, world.gateway, world.clock)
         self.refreshed: list[SandboxId] = []
-        self.grants = Grants(world.store, world.gateway, world.registry, secrets, world.clock, self._refresh)
+        self.reopened: list[SandboxId] = []
+        self.grants = Grants(
+            world.store, world.gateway, world.registry, secrets, world.clock, self._refresh, self._reopen
+        )
+
+    async def _reopen(self, sandbox: SandboxId) -> None:
+        self.reopened.append(sandbox)
 
     async def _refresh(self, sandbox: Sandbox) -> None:
         self.refreshed.append(sandbox.id)
@@ -108,3 +114,14 @@ async def test_what_a_grant_covers_can_be_changed(world: World) -> None:
     with pytest.raises(NotFound):
         await granted.grants.revoke(DEFAULT_TENANT, "box", ["openai"])
     assert (await granted.told(box)).models == rules
+
+
+async def test_the_hosts_of_secrets_open_and_close_with_the_grant(world: World) -> None:
+    """G-17, G-333: what a sandbox may reach for its secrets follows what its grant covers now."""
+    granted = Granted(world)
+    box = await granted.make()
+    changed, _ = await granted.grants.change(DEFAULT_TENANT, "box", secrets=["openai"])
+    assert changed.spec.secrets == ("openai",)
+    revoked, _ = await granted.grants.revoke(DEFAULT_TENANT, "box", ["openai"])
+    assert revoked.spec.secrets == ()
+    assert granted.reopened == [box.id, box.id]
