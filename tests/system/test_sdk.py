@@ -55,6 +55,17 @@ async def test_the_same_asynchronously(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_what_is_in_tmp_is_seen_from_both_sides_and_stays(client: Client, isolation: str) -> None:
+    box = Sandbox.create(client=client, isolation=isolation)
+    box.files.write("/tmp/from-outside", b"1")
+    box.exec("cat /tmp/from-outside > /tmp/from-inside", check=True)
+    assert box.files.read_bytes("/tmp/from-inside") == b"1"
+    box.stop()
+    box.start()
+    assert box.exec("cat /tmp/from-inside", check=True).stdout == "1"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_every_byte_comes_back_file18_file3(client: Client, isolation: str) -> None:
     box = Sandbox.create(client=client, isolation=isolation)
     data = bytes(range(256)) * 8192

@@ -30,8 +30,8 @@ from corral.drivers.oci_host import UsableRuntimes, host_facts, probe_runtimes
 from corral.drivers.oci_places import Place, Record, Records
 from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
 from corral.drivers.oci_start import kill_all, start_over, starting
-from corral.engine.ports import DriverStatus, GuestFiles, GuestLink, Listener, Saved
-from corral.errors import Conflict, HostError, Unsupported
+from corral.engine.ports import DriverStatus, EntryKind, GuestFiles, GuestLink, Listener, Saved
+from corral.errors import Conflict, HostError, NotFound, Unsupported
 from corral.host import mounts, namespaces
 from corral.host.capacity import network_bytes
 from corral.host.cgroups import Cgroup, Layout, detect
@@ -190,6 +190,8 @@ class OciDriver:
         await asyncio.to_thread(self._write_bundle, spec, template, runtime, sysfs)
         if saved is None:  # else the guest has files there open
             await asyncio.to_thread(clear_spool, self._spool(spec.id), place.path)
+            if runtime.traits.own_kernel:
+                await self._keep_tmp(spec)
         try:
             async with self._opened_image(saved) as image:
                 with _fifos(place.path) as (stdin, stdout), starting(place) as hold:
@@ -205,6 +207,14 @@ class OciDriver:
         except BaseException:
             await asyncio.shield(self._clear_processes(spec.id))
             raise
+
+    async def _keep_tmp(self, spec: SandboxSpec) -> None:
+        """runsc mounts a file system of its own over an empty /tmp, which neither the files API nor a checkpoint would see, and
+        which ends with each stop. So /tmp is not empty: it has what it has on many machines."""
+        files = self.files(spec)
+        with contextlib.suppress(NotFound, Conflict):  # an image without it, or with something else there
+            if (await files.stat("/tmp")).kind is EntryKind.DIRECTORY:  # noqa: S108 - the sandbox's
+                await files.make_dir("/tmp/.X11-unix", "0:0", 0o755)  # noqa: S108
 
     @contextlib.asynccontextmanager
     async def _opened_image(self, saved: Saved | None) -> AsyncIterator[Path | None]:
