@@ -97,6 +97,19 @@ def test_a_changed_lock_file_sets_up_anew_and_the_former_branch_is_found_again(
     assert repo.create(client, branch="other").exec("cat node_modules/lock", check=True).stdout == "two\n"
 
 
+def test_what_git_does_not_ignore_is_told_and_once_ignored_it_is_kept(daemon: Daemon, repo: Repo) -> None:
+    (repo.path / ".gitignore").unlink()
+    repo.commit(
+        '[[setup.step]]\nrun = "mkdir -p lib/sub; echo x > lib/sub/x; cp lock lib/"\nfiles = ["lock"]\n'
+    )
+    told = daemon.cli("create", "--name", "one", "--repo", str(repo.path), "--trust").stderr
+    assert "not kept, since git does not ignore it: lib/" in told
+    repo.commit(**{".gitignore": "lib\n"})
+    told = daemon.cli("create", "--name", "two", "--repo", str(repo.path)).stderr
+    assert "not kept" not in told
+    assert daemon.cli("exec", "two", "--", "cat", "lib/sub/x").stdout == "x\n"
+
+
 def test_later_steps_alone_are_done_again(client: Client, repo: Repo) -> None:
     when = repo.create(client).exec("cat ~/when", check=True).stdout
     repo.commit(FILE.replace("echo second", "echo third"))

@@ -11,8 +11,9 @@ only what git ignores there (dependencies, build results): the rest comes in aga
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
 from corral.engine.plan import CreateRequest, egress_policy
@@ -32,10 +33,18 @@ from corral.policy.building import layer_key
 
 log = logging.getLogger(__name__)
 
-FilesDigest = Callable[[str, str | None, tuple[str, ...]], Awaitable[str]]
-"""A digest of the files of a repository (path, branch, patterns) that a sandbox would start from."""
-Strip = Callable[[Sandbox], Awaitable[None]]
-"""Takes all of a sandbox's repository away but what git ignores there."""
+Strip = Callable[[Sandbox], Awaitable[Sequence[str]]]
+"""Takes all of a sandbox's repository away but what git ignores there; what else was new there."""
+_IGNORE_RULES = ("**/.gitignore",)
+
+
+class FilesDigest(Protocol):
+    """A digest of the files of a repository that a sandbox would start from."""
+
+    async def __call__(
+        self, path: str, branch: str | None, patterns: tuple[str, ...], *, required: bool = True
+    ) -> str:
+        """Raises InvalidInput where none matches and some are `required`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,12 @@ class Projects:
             )
         base = await self._templates.resolve(tenant, request.template, request.agent, request.progress)
         repo, branch = request.repo, request.branch
-        digests = [await self._digest(repo, branch, step.files) if step.files else "" for step in setup.steps]
+        # They decide what is kept.
+        rules = await self._digest(repo, branch, _IGNORE_RULES, required=False)
+        digests = [
+            f"{rules} {await self._digest(repo, branch, step.files)}" if step.files else rules
+            for step in setup.steps
+        ]
         return _Plan(tenant, request, setup, base, tuple(digests))
 
     def _key(self, plan: _Plan, number: int, below: tuple[LayerDigest, ...]) -> str:
@@ -189,7 +203,11 @@ class Projects:
             sandbox = await sandboxes.create(plan.tenant, _request(plan, template))
             try:
                 await self._run(sandbox, step, progress)
-                await self._strip(sandbox)
+                left_out = await self._strip(sandbox)
+                if left_out and progress is not None:
+                    progress(
+                        f"note: not kept, since git does not ignore it: {', '.join(left_out)[:200]} (.gitignore decides)"
+                    )
                 await sandboxes.stop(plan.tenant, sandbox.id, 5.0)
                 return await self._driver.commit(sandbox.id)
             finally:

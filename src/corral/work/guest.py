@@ -74,12 +74,14 @@ cd /
 mv -T -- "$temporary" "$target"
 """
 
-# Of the work tree only what git ignores stays, with a list of it, for a later sandbox to put its own clone around.
+# Of the work tree only what git ignores stays, with a list of it, for a later sandbox to put its own clone around. Prints what
+# is new and goes with the rest.
 _STRIP = f"""
 set -eu
 cd -- "$1" || exit {_NO_DIRECTORY}
 list=$(mktemp)
 git -c core.excludesFile=/dev/null ls-files -z --others --ignored --exclude-standard --directory > "$list"
+git ls-files -z --others --exclude-standard --directory
 git ls-files -z --cached --others --exclude-standard | xargs -0 -r rm -rf --
 rm -rf .git
 find . -mindepth 1 -type d -empty -delete

@@ -215,11 +215,13 @@ async def _uses_lfs(git: HostGit, head: str) -> bool:
     return done.ok
 
 
-async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...]) -> str:
+async def files_digest(
+    path: str, branch: str | None, patterns: tuple[str, ...], *, required: bool = True
+) -> str:
     """A digest of the files that match `patterns` (as of .dockerignore) in the commit that a sandbox of this branch starts from:
     their paths, modes and contents. No file is read: git knows their digests.
 
-    `path` is one that `inspect_repo` has found. Raises InvalidInput where they match nothing.
+    `path` is one that `inspect_repo` has found. Raises InvalidInput where they match nothing and are `required`.
     """
     directory = _checked_directory(path)
     git = HostGit(directory, Owner.of(directory))
@@ -238,7 +240,7 @@ async def files_digest(path: str, branch: str | None, patterns: tuple[str, ...])
         if matcher.matches(name):
             found += 1
             total.update(len(entry).to_bytes(8, "big") + entry)
-    if not found:
+    if not found and required:
         raise InvalidInput(
             f"no committed file of the repository matches {', '.join(patterns)[:200]}",
             "see `files` in corral.toml, or commit them: a sandbox gets what is committed",

@@ -21,7 +21,7 @@ from corral.work.carry import GUEST_HOME, carry
 from corral.work.clone import clone_url
 from corral.work.diff import diff
 from corral.work.inspect import inspect_repo
-from corral.work.names import check_clone_url, choose_branch, directory_name
+from corral.work.names import check_clone_url, choose_branch, clean_text, directory_name
 from corral.work.pull import pull
 from corral.work.pullrequests import CallForge, Wanted, open_pull_request, repo_of
 from corral.work.repogrants import with_grants
@@ -76,9 +76,10 @@ class RepositoryService:
             for note in repo.notes:
                 request.progress(f"note: {note}")
 
-    async def strip(self, sandbox: Sandbox) -> None:
-        """Take all of its repository away but what git ignores there, for a setup to keep."""
-        await guest.run(self._shell(sandbox), guest.STRIP, sandbox.spec.workdir, timeout=600.0)
+    async def strip(self, sandbox: Sandbox) -> list[str]:
+        """Take all of its repository away but what git ignores there, for a setup to keep; what else was new there."""
+        out = await guest.run(self._shell(sandbox), guest.STRIP, sandbox.spec.workdir, timeout=600.0)
+        return [clean_text(name) for name in out.split(b"\0") if name]
 
     async def diff(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
         """What changed since the sandbox got the repository, uncommitted and untracked files included."""
