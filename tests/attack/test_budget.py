@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.traces import wait_for
 
 from corral import Sandbox
 from corral.protocol.catalog import BudgetAccount
@@ -106,4 +107,7 @@ def test_the_reason_can_be_read_inside(arena: "Range", canary: "Canary") -> None
     """G-216, G-315."""
     box = arena.box(secrets=(canary.name,), budget=0)
     assert flood(box, 1, 1) == {"402": 1}
-    assert any(item["reason"] == "budget" for item in arena.client.denials(box.id))
+    wait_for(
+        lambda: any(item["reason"] == "budget" for item in arena.client.denials(box.id)),
+        lambda: arena.client.denials(box.id),
+    )
