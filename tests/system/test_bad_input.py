@@ -15,7 +15,7 @@ from tests.conftest import Daemon
 from tests.traces import settled, traces
 
 from corral import Client, Sandbox
-from corral.errors import CorralError, Forbidden, InvalidInput, NotFound
+from corral.errors import CorralError, InvalidInput, NotFound, UpstreamFailed
 from corral.sdk.calls import url
 from corral.sdk.operations import Request
 
@@ -399,12 +399,9 @@ def test_a_branch_that_exists_is_taken_a_bad_one_refused(daemon: Daemon, client:
     settled(daemon, before)
 
 
-def test_a_repository_url_of_a_host_that_is_not_allowed(daemon: Daemon, client: Client) -> None:
+def test_a_repository_url_that_leads_nowhere(daemon: Daemon, client: Client) -> None:
     before = traces(daemon)
-    with pytest.raises(Forbidden) as refused:
-        Sandbox.create(client=client, repo="https://example.org/a/b")
-    assert "--allow example.org" in refused.value.hint
-    with pytest.raises(CorralError) as failed:
-        Sandbox.create(client=client, repo="https://nowhere.invalid/a/b", allow=("nowhere.invalid",))
-    assert failed.value.hint
+    with pytest.raises(UpstreamFailed, match=r"nowhere\.invalid cannot be resolved") as failed:
+        Sandbox.create(client=client, repo="https://nowhere.invalid/a/b")
+    assert "corral secret add" in failed.value.hint
     settled(daemon, before)

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from tests.traces import wait_for
 
 from corral import Client, Sandbox
 
@@ -39,7 +40,7 @@ def test_every_client_trusts_the_gateway(client: Client, isolation: str) -> None
         refused = box.exec(f"curl -sS -m 60 https://{host}/pypi/idna/json").stdout
         assert json.loads(refused)["rule"] == "request-not-allowed"
         fetched = box.exec("cd /tmp && pip download -q --no-deps idna==3.10; echo $?", timeout=120)
-        assert "files.pythonhosted.org" in json.dumps(client.denials(box.id)), fetched
+        wait_for(lambda: "files.pythonhosted.org" in json.dumps(client.denials(box.id)), str(fetched))
         # A policy that changes finds a sandbox that trusts the gateway already.
         client.change_egress(box.id, allow=["GET files.pythonhosted.org"])
         fetched = box.exec("cd /tmp && pip download -q --no-deps idna==3.10 && ls", timeout=120)

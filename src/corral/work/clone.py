@@ -58,7 +58,7 @@ async def clone_url(
         if code != 0:
             raise UpstreamFailed(
                 f"cannot clone {url}: {clean_text(err) or f'exit code {code}'}",
-                "see that the URL is right and public, and its host allowed: `corral create --allow HOST`",
+                "see that the URL is right; a private repository needs a secret: `corral secret add --help`",
             )
         identity = (f"Corral {name}", f"{name}@corral.invalid")
         out = await guest.run(shell, _BRANCH, target, temporary, chosen, *identity, timeout=timeout)
