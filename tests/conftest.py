@@ -63,7 +63,9 @@ class Daemon:
         return Client(where=self.where)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers. One that was left running would have another version of the code."""
+        if _answers(self.run / "api.sock"):
+            pytest.fail(f"a daemon runs on {self.data} already: CORRAL_DATA_DIR={self.data} corral daemon stop")
         self.process = subprocess.Popen(
             [sys.executable, *self.program, "--detach"],
             env=self.env,
