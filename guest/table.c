@@ -60,10 +60,10 @@ struct process *find(uint32_t id)
 	return NULL;
 }
 
-/* Whether there is something to say of it: not before exec has succeeded, or failed. */
+/* Whether there is something to say of it: not before exec has succeeded, or the child that could not is gone. */
 static bool reportable(const struct process *p)
 {
-	return !p->forgotten && (p->state > RUNNING || (p->state == RUNNING && p->start.fd < 0));
+	return !p->forgotten && (p->state > RUNNING || (p->state == RUNNING && p->start.fd < 0 && !p->stage));
 }
 
 static void queue_report(struct process *p)

@@ -65,7 +65,9 @@ class Daemon:
     def start(self) -> None:
         """Start it and wait until it answers. One that was left running would have another version of the code."""
         if _answers(self.run / "api.sock"):
-            pytest.fail(f"a daemon runs on {self.data} already: CORRAL_DATA_DIR={self.data} corral daemon stop")
+            pytest.fail(
+                f"a daemon runs on {self.data} already: CORRAL_DATA_DIR={self.data} corral daemon stop"
+            )
         self.process = subprocess.Popen(
             [sys.executable, *self.program, "--detach"],
             env=self.env,

@@ -297,6 +297,14 @@ async def test_no_descriptor_or_privilege_of_init_reaches_a_process(box: Guest) 
     assert (await box.run("readlink", "/proc/1/fd/0"))[0] != 0
 
 
+async def test_what_never_ran_is_never_told_to_run(box: Guest) -> None:
+    for _ in range(300):
+        live = await box.start("true", user="nosuch")
+        await until(live, lambda live=live: live.report is not None)  # type: ignore[misc]
+        assert live.report is not None
+        assert live.report.state is guest.GuestState.FAILED
+
+
 async def test_start_failures_are_told_apart(box: Guest) -> None:
     with pytest.raises(InvalidInput, match="no user 'nosuch'"):
         await box.run("true", user="nosuch")
