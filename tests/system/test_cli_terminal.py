@@ -158,9 +158,11 @@ def test_without_t_there_is_no_terminal_proc3(terminal: Callable[..., Terminal])
 
 
 def test_interrupt_goes_to_the_program_and_its_code_comes_back(terminal: Callable[..., Terminal]) -> None:
-    shown = terminal(
-        "exec", "tty", "--", "sh", "-c", "trap 'echo caught; exit 6' INT; echo ready; sleep 1000 & wait"
+    program = (
+        "import signal, sys\ntry:\n print('ready', flush=True); signal.pause()\n"
+        "except KeyboardInterrupt:\n print('caught', flush=True); sys.exit(6)"
     )
+    shown = terminal("exec", "tty", "--", "python3", "-c", program)
     shown.until(b"ready")
     shown.send(b"\x03")
     shown.until(b"caught")

@@ -14,6 +14,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from corral.rootfs.sparse import data_ranges
+
 _HIDDEN = ("trusted.overlay.", "user.overlay.")
 _COPY = 1 << 26
 
@@ -98,16 +100,9 @@ def _copy_content(source: bytes, target: bytes) -> None:
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            size = os.fstat(reading).st_size
-            os.ftruncate(writing, size)
-            at = 0
-            while at < size:
-                try:
-                    start = os.lseek(reading, at, os.SEEK_DATA)
-                except OSError:  # only a hole is left
-                    break
-                at = os.lseek(reading, start, os.SEEK_HOLE)
-                _copy_range(reading, writing, start, at)
+            os.ftruncate(writing, os.fstat(reading).st_size)
+            for start, end in data_ranges(reading):
+                _copy_range(reading, writing, start, end)
         finally:
             os.close(writing)
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 import re2  # type: ignore[import-untyped]
 
 from corral.model.leak import Leak
+from corral.rootfs.sparse import data_ranges
 
 _READ = 1 << 20
 _MOST = 1000
@@ -69,21 +70,26 @@ class Scanner:
         return sorted({self._labels[word] for _, word in hits})
 
     def _hits(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """Offsets and what is there. Each is told once, however the file is cut."""
+        """Offsets and what is there. Each is told once, however the file is cut. No needle holds zeros: holes hold none."""
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb", buffering=0) as file:
-            start, tail = 0, b""
-            told = 0
-            while data := file.read(_READ):
-                block = tail + data
-                for match in self._pattern.finditer(block):
-                    offset = start + match.start()
-                    if offset >= told:
-                        yield offset, match.group()
-                        told = offset + len(match.group())
-                keep = min(len(block), self._longest - 1)
-                start += len(block) - keep
-                tail = block[len(block) - keep :]
+        try:
+            for start, end in data_ranges(fd):
+                yield from self._hits_between(fd, start, end)
+        finally:
+            os.close(fd)
+
+    def _hits_between(self, fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        at, tail, told = start, b"", start
+        while data := os.pread(fd, min(_READ, end - at), at):
+            at += len(data)
+            block = tail + data
+            for match in self._pattern.finditer(block):
+                offset = at - len(block) + match.start()
+                if offset >= told:
+                    yield offset, match.group()
+                    told = offset + len(match.group())
+            keep = min(len(block), self._longest - 1)
+            tail = block[len(block) - keep :]
 
     def _words(self, text: bytes) -> list[bytes]:
         return [match.group() for match in self._pattern.finditer(text)]

@@ -47,6 +47,17 @@ def test_however_the_file_is_cut(tmp_path_factory: pytest.TempPathFactory, at: i
     assert (root / "f").read_bytes() == b"x" * at + b"*" * len(SECRET) + b"y" * size
 
 
+def test_holes_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.seek(1 << 40)
+        file.write(b"..." + SECRET.encode())
+        file.truncate(1 << 42)
+    assert found(tmp_path, overwrite=True) == {"/sparse"}
+    assert found(tmp_path) == set()
+    assert path.stat().st_size == 1 << 42
+
+
 def test_names_and_symlinks_are_looked_at_and_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text(SECRET)
