@@ -21,14 +21,14 @@ def rows(stand: Stand) -> Iterator[Row]:
     runc = [first_line(stand.bare.argv("run", "--bundle", bundle, f"create{i}")) for i in range(n)]
     docker_figure = Figure.of("docker run --rm", "ms", docker)
     yield Row(
-        "create → first command done, runc",
+        "create → first command done, container",
         Figure.of("Corral SDK", "ms", ours),
         (docker_figure, Figure.of("bare runc run", "ms", runc)),
         budget=60,
         bounds={docker_figure.who: 0.5},
         remark=(
             "two API calls, `create` and `exec`, one sandbox at a time. Docker's containers have no network at all; Corral's "
-            "have one with a gateway, a disk quota and a user namespace. Bare runc is the floor: Corral calls the same program "
+            "have one with a gateway, a disk quota and a user namespace. Bare runc is the yardstick: Corral calls crun "
             "once. For the yardsticks the clock stops at the command's output, so that their removal is not counted."
         ),
     )

@@ -20,7 +20,7 @@ def rows(stand: Stand) -> Iterator[Row]:
     runc = Figure.of("bare runc exec", "ms", _runc(stand, slow))
     fork = Figure.of("fork+exec on the host", "ms", repeat(n, lambda: subprocess.run(_COMMAND)))
     yield Row(
-        "exec round trip by API, runc",
+        "exec round trip by API, container",
         Figure.of("Corral SDK", "ms", _corral(stand, Isolation.CONTAINER, n)),
         (docker, runc, fork),
         budget=4,
@@ -66,7 +66,7 @@ def _by_cli(stand: Stand, docker: Figure, n: int) -> Row:
         times = repeat(n, lambda: subprocess.run(command, env=stand.env, check=True), warm=2)
     python = Figure.of("python -c pass", "ms", repeat(n, lambda: call(sys.executable, "-c", "pass"), warm=2))
     return Row(
-        "exec by command line, runc",
+        "exec by command line, container",
         Figure.of("corral exec", "ms", times),
         (docker, python),
         remark=(

@@ -37,7 +37,7 @@ def rows(stand: Stand) -> Iterator[Row]:
     runc = _of_corral(stand, Isolation.CONTAINER, n)
     bare = _measure(stand, n, lambda: stand.bare.start_many(n), lambda: stand.bare.pids)
     stand.bare.remove_all()
-    yield _idle("idle sandbox, runc", runc, bare, budget=3)
+    yield _idle("idle sandbox, container", runc, bare, budget=3)
     if stand.runsc:
         yield _idle("idle sandbox, gVisor", _of_corral(stand, Isolation.GVISOR, stand.n(30, 10)), bare)
 

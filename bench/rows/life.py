@@ -33,7 +33,7 @@ def rows(stand: Stand) -> Iterator[Row]:
     for title, mine, theirs in _ROWS:
         yardstick = Figure.of(theirs, "ms", docker[theirs])
         yield Row(
-            f"{title}, runc",
+            f"{title}, container",
             Figure.of("Corral SDK", "ms", ours[mine]),
             (yardstick,),
             bounds={yardstick.who: 1.0},
