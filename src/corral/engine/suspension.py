@@ -90,11 +90,8 @@ class Suspension:
         await self._hooks.on_running(running)
 
     async def finish_suspend(self, sandbox: SandboxId, reason: str = "") -> Sandbox:
-        """What is in its image is to be all there is of it: its processes are killed where they stand."""
-        self._running.abandon_wait(sandbox)
-        await self._hooks.on_leave(sandbox)
-        await self._driver.stop(sandbox, 0)
-        await self._gateway.detach(sandbox)
+        """What is in its image is to be all there is of it."""
+        await self._let_go(sandbox)
         suspended = await self._registry.advance(sandbox, Event.SUSPENDED, reason)
         self._admission.changed()
         return suspended
@@ -119,11 +116,15 @@ class Suspension:
 
     async def failed_wake(self, sandbox: SandboxId, reason: str) -> None:
         """It did not wake: stopped, with the reason."""
+        await self._let_go(sandbox)
+        await self._registry.advance(sandbox, Event.FAIL, reason)
+
+    async def _let_go(self, sandbox: SandboxId) -> None:
+        """Its processes, if there are any, are killed where they stand; they go on from an image, or not at all."""
         self._running.abandon_wait(sandbox)
         await self._hooks.on_leave(sandbox)
         await self._driver.stop(sandbox, 0)
         await self._gateway.detach(sandbox)
-        await self._registry.advance(sandbox, Event.FAIL, reason)
 
     async def saved_of(self, template: Template, grant: Grant) -> Saved | None:
         """The memory that sandboxes of a template go on from, with the token that this one is to hold."""

@@ -32,7 +32,7 @@ from corral.gateway.gitupstream import (
 )
 from corral.gateway.replies import closing, plain
 from corral.gateway.spools import Spools
-from corral.gateway.upstream import BODY_IDLE
+from corral.gateway.upstream import body_of
 from corral.gateway.vault import Credential
 from corral.model.git import Access
 from corral.policy.repos import BadRoute, Route, Service, find_grant, route
@@ -140,7 +140,7 @@ class GitService:
             return response
 
     async def _fetch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
-        async with self._call(request, route, target, _body(request)) as upstream:
+        async with self._call(request, route, target, body_of(request)) as upstream:
             response = _response(_KINDS[route.service])
             await response.prepare(request)
             await pump(upstream.content.iter_any(), response, request)
@@ -186,12 +186,3 @@ def _response(kind: str) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Server": "corral", "Cache-Control": "no-cache"})
     response.content_type = kind
     return response
-
-
-async def _body(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(BODY_IDLE):
-            chunk = await request.content.readany()
-        if not chunk:
-            return
-        yield chunk

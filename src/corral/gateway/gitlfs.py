@@ -23,7 +23,7 @@ from corral.gateway.box import Box
 from corral.gateway.forward import continue_if_asked, pump
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server
 from corral.gateway.redact import Redactor
-from corral.gateway.upstream import BODY_IDLE
+from corral.gateway.upstream import body_of
 from corral.model.git import Access
 from corral.policy.egress import GATEWAY_HOST
 from corral.policy.repos import PREFIX, Route, Service
@@ -166,7 +166,7 @@ class LfsService:
                     headers.setdefault(name, request.headers[name])
             if request.content_length is not None:
                 headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
-            data = _body(request)
+            data = body_of(request)
         elif "Range" in request.headers:
             headers["Range"] = request.headers["Range"]
         async with self._upstream.request(
@@ -215,7 +215,7 @@ def _answer(status: int, value: Mapping[str, Any]) -> web.Response:
 
 async def _json_of(request: web.BaseRequest) -> dict[str, Any]:
     raw = bytearray()
-    async for data in _body(request):
+    async for data in body_of(request):
         raw += data
         if len(raw) > _MAX_JSON:
             raise GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
@@ -282,12 +282,3 @@ def _strange() -> GitRefusedError:
     return GitRefusedError(
         502, "the LFS server gave an answer that makes no sense", "it cannot be used", "bad-lfs"
     )
-
-
-async def _body(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(BODY_IDLE):
-            chunk = await request.content.readany()
-        if not chunk:
-            return
-        yield chunk

@@ -17,6 +17,7 @@ from corral.gateway import framing
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
 from corral.gateway.redact import Forms
+from corral.gateway.upstream import resolved
 from corral.gateway.vault import Credential
 from corral.model.egress import HostRule
 from corral.model.git import RepoGrant
@@ -102,17 +103,7 @@ class _PublicResolver(AbstractResolver):
         found = await self._dialer.addresses(self._box, Allowed(host, port, HostRule(host, (port,))))
         if isinstance(found, Denied):
             raise OSError(found.message)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(one),
-                port=port,
-                family=2 if one.version == 4 else 10,
-                proto=0,
-                flags=0,
-            )
-            for one in found
-        ]
+        return resolved(host, port, found)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -1,7 +1,7 @@
 """One box's HTTP connections to hosts outside."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
 from aiohttp import web
@@ -10,6 +10,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from corral.gateway import framing
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
+from corral.policy.addresses import Address
 from corral.policy.egress import Denied
 
 BODY_IDLE = 600.0
@@ -23,6 +24,21 @@ class RefusedError(OSError):
     def __init__(self, refusal: Denied) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+def resolved(host: str, port: int, addresses: Iterable[Address]) -> list[ResolveResult]:
+    """Addresses as aiohttp takes them from a resolver."""
+    return [
+        ResolveResult(
+            hostname=host,
+            host=str(address),
+            port=port,
+            family=2 if address.version == 4 else 10,
+            proto=0,
+            flags=0,
+        )
+        for address in addresses
+    ]
 
 
 class PolicyResolver(AbstractResolver):
@@ -40,17 +56,7 @@ class PolicyResolver(AbstractResolver):
         )
         if isinstance(found, Denied):
             raise RefusedError(found)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address),
-                port=port,
-                family=2 if address.version == 4 else 10,
-                proto=0,
-                flags=0,
-            )
-            for address in found
-        ]
+        return resolved(host, port, found)
 
     async def close(self) -> None:
         """Nothing is open."""
