@@ -124,13 +124,7 @@ class LfsService:
             raise GitRefusedError(
                 502, "the LFS server names an address without TLS", "it cannot be used", "bad-lfs"
             )
-        headers = _headers(action.get("header"))
-        if (
-            not public
-            and target.authorization
-            and hdrs.AUTHORIZATION.lower() not in {n.lower() for n, _ in headers}
-        ):
-            headers = (*headers, (hdrs.AUTHORIZATION, target.authorization))
+        headers = transfer_headers(_headers(action.get("header")), target, public=public)
         key = secrets.token_hex(16)
         now = asyncio.get_running_loop().time()
         self._transfers[key] = _Transfer(
@@ -276,6 +270,18 @@ def _same_origin(url: str, base: str) -> bool:
         return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)
     except ValueError:
         raise _strange() from None
+
+
+def transfer_headers(
+    given: tuple[tuple[str, str], ...], target: Target, *, public: bool
+) -> tuple[tuple[str, str], ...]:
+    """What a transfer is asked for with: what the server gave for it, and else the repository's credential, which never goes
+    to another (`public`) address than the repository's own (G-244).
+    """
+    authorized = hdrs.AUTHORIZATION.lower() in {name.lower() for name, _ in given}
+    if public or authorized or not target.authorization:
+        return given
+    return (*given, (hdrs.AUTHORIZATION, target.authorization))
 
 
 def _strange() -> GitRefusedError:
