@@ -136,6 +136,29 @@ def test_a_sandbox_without_the_secret_gets_none(
     assert peers[0].seen[-1][1] == stand  # type: ignore[attr-defined]
 
 
+def test_a_secret_that_is_set_is_set_for_its_holders_alone(
+    arena: "Range", isolation: str, peers: Peers
+) -> None:
+    """G-17, G-26, G-41: with it, every request to the host has the secret; without it, none, whatever the program does."""
+    port = peers[0].server_address[1]
+    binding = {
+        "hosts": [HOST],
+        "ports": [port],
+        "plaintext": True,
+        "mode": "set",
+        "fields": ["Private-Token"],
+        "paths": ["/**"],
+    }
+    arena.client.put_secret("set", SECRET, binding=binding)
+    try:
+        for secrets, sent in ((("set",), SECRET), ((), "")):
+            box = arena.box(isolation, secrets=secrets, allow=(f"private:{HOST}:{port}",))
+            ask(box, port)
+            assert peers[0].seen[-1][1] == sent  # type: ignore[attr-defined]
+    finally:
+        arena.client.remove_secret("set")
+
+
 def test_a_secret_that_leaked_does_not_leave(thief: Sandbox, peers: Peers) -> None:
     """G-44: neither to its own host nor to another, in the head or in the body."""
     for server in peers:
