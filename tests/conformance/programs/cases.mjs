@@ -8,7 +8,7 @@ const { Sandbox, CommandExitError, FileNotFoundError, AuthenticationError } = aw
   pathToFileURL(require.resolve('e2b')).href
 )
 
-const box = await Sandbox.create({ timeoutMs: 120_000, metadata: { sdk: 'js' }, envs: { FROM_CREATE: '1' } })
+const box = await Sandbox.create({ timeoutMs: 3_600_000, metadata: { sdk: 'js' }, envs: { FROM_CREATE: '1' } })
 
 const cases = {
   async case_info() {

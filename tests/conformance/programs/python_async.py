@@ -12,12 +12,12 @@ _shared: list[AsyncSandbox] = []
 async def box() -> AsyncSandbox:
     """A sandbox that cases share."""
     if not _shared:
-        _shared.append(await AsyncSandbox.create(timeout=300))
+        _shared.append(await AsyncSandbox.create(timeout=3600))
     return _shared[0]
 
 
 async def case_create_run_and_kill() -> None:
-    made = await AsyncSandbox.create(timeout=60, metadata={"async": "1"})
+    made = await AsyncSandbox.create(timeout=600, metadata={"async": "1"})
     assert await made.is_running()
     assert (await made.commands.run("echo 1")).stdout == "1\n"
     found = await AsyncSandbox.list(query=SandboxQuery(metadata={"async": "1"})).next_items()
@@ -56,12 +56,12 @@ async def case_a_watch_tells_changes_as_they_come() -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     watch = await made.files.watch_dir("stream", on_event=lambda event: told.put_nowait(event.name))
     await made.files.write("stream/file", "1")
-    assert await asyncio.wait_for(told.get(), 10) == "file"
+    assert await asyncio.wait_for(told.get(), 60) == "file"
     await watch.stop()
 
 
 async def case_a_killed_sandbox_ends_its_commands() -> None:
-    made = await AsyncSandbox.create(timeout=60)
+    made = await AsyncSandbox.create(timeout=600)
     running = await made.commands.run("sleep 60", background=True)
     await made.kill()
     await araises(
@@ -70,7 +70,7 @@ async def case_a_killed_sandbox_ends_its_commands() -> None:
 
 
 async def case_two_connects_join_one_resume() -> None:
-    made = await AsyncSandbox.create(timeout=60)
+    made = await AsyncSandbox.create(timeout=600)
     await made.pause()
     both = await asyncio.gather(*(AsyncSandbox.connect(made.sandbox_id) for _ in range(2)))
     assert [await item.is_running() for item in both] == [True, True]
@@ -78,7 +78,7 @@ async def case_two_connects_join_one_resume() -> None:
 
 
 async def case_ten_sandboxes_at_once() -> None:
-    made = await asyncio.gather(*(AsyncSandbox.create(timeout=60) for _ in range(10)))
+    made = await asyncio.gather(*(AsyncSandbox.create(timeout=600) for _ in range(10)))
     told = await asyncio.gather(*(item.commands.run("echo $E2B_SANDBOX_ID") for item in made))
     assert [item.stdout.strip() for item in told] == [item.sandbox_id for item in made]
     assert await asyncio.gather(*(item.kill() for item in made)) == [True] * 10

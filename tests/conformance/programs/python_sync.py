@@ -1,9 +1,9 @@
 """What a program sees of Corral through E2B's SDK, called synchronously."""
 
-import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -15,14 +15,14 @@ from harness import raises
 @cache
 def box() -> Sandbox:
     """A sandbox that cases share, which change nothing that others look at."""
-    return Sandbox.create(timeout=300, metadata={"kind": "shared"}, envs={"FROM_CREATE": "1"})
+    return Sandbox.create(timeout=3600, metadata={"kind": "shared"}, envs={"FROM_CREATE": "1"})
 
 
 class Fresh:
-    """A sandbox of one case."""
+    """A sandbox of one case, which outlives it also on a host that is slow."""
 
     def __init__(self, **options: Any) -> None:
-        self.options = {"timeout": 60, **options}
+        self.options = {"timeout": 600, **options}
 
     def __enter__(self) -> Sandbox:
         self.box = Sandbox.create(**self.options)
@@ -32,7 +32,7 @@ class Fresh:
         self.box.kill()
 
 
-def wait_until(holds: Any, what: str, seconds: float = 20.0) -> None:
+def wait_until(holds: Any, what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, f"it never came: {what}"
@@ -53,7 +53,7 @@ def case_info_tells_what_was_asked_for() -> None:
     assert info.metadata == {"kind": "shared"}
     assert info.state == SandboxState.RUNNING
     assert info.name == "base"
-    assert 290 < (info.end_at - info.started_at).total_seconds() <= 301
+    assert info.started_at < datetime.now(UTC) < info.end_at
 
 
 def case_info_of_an_unknown_sandbox_is_not_found() -> None:
@@ -61,7 +61,7 @@ def case_info_of_an_unknown_sandbox_is_not_found() -> None:
 
 
 def case_kill_is_true_once() -> None:
-    made = Sandbox.create(timeout=30)
+    made = Sandbox.create()
     assert made.kill() is True
     assert made.kill() is False
     assert made.is_running() is False
@@ -108,10 +108,10 @@ def case_list_filters_by_state() -> None:
 
 def case_set_timeout_moves_the_end_both_ways() -> None:
     with Fresh() as made:
-        for seconds in (600, 20):
+        for seconds in (1800, 300):
+            earliest = datetime.now(UTC) + timedelta(seconds=seconds - 1)  # what is told is rounded
             made.set_timeout(seconds)
-            left = (made.get_info().end_at - made.get_info().started_at).total_seconds()
-            assert seconds <= left < seconds + 10
+            assert earliest < made.get_info().end_at < datetime.now(UTC) + timedelta(seconds=seconds + 1)
 
 
 def case_a_timeout_of_zero_ends_a_sandbox_at_once() -> None:
@@ -127,11 +127,11 @@ def case_a_sandbox_ends_at_its_time() -> None:
 
 
 def case_connect_never_brings_the_end_nearer() -> None:
-    with Fresh(timeout=100) as made:
+    with Fresh() as made:
         before = made.get_info().end_at
         again = Sandbox.connect(made.sandbox_id, timeout=10)
         assert again.get_info().end_at == before
-        made.connect(timeout=500)
+        made.connect(timeout=1800)
         assert made.get_info().end_at > before
 
 
@@ -150,16 +150,17 @@ def case_pause_and_connect_keep_files_and_processes() -> None:
 
 def case_a_pause_at_the_end_of_time() -> None:
     with Fresh(timeout=1, lifecycle={"on_timeout": "pause"}) as made:
-        wait_until(lambda: not made.is_running(), "the pause")
-        assert made.get_info().state == SandboxState.PAUSED
+        wait_until(lambda: made.get_info().state == SandboxState.PAUSED, "the pause")
+        assert not made.is_running()
         raises(Exception, lambda: made.commands.run("true"))
         assert made.connect().is_running()
 
 
 def case_a_pause_of_the_files_only() -> None:
-    with Fresh(timeout=1, lifecycle={"on_timeout": {"action": "pause", "keep_memory": False}}) as made:
+    with Fresh(lifecycle={"on_timeout": {"action": "pause", "keep_memory": False}}) as made:
         made.files.write("kept", "1")
         made.commands.run("sleep 300", background=True)
+        made.set_timeout(1)
         wait_until(lambda: made.get_info().state == SandboxState.PAUSED, "the pause")
         made.connect()
         assert made.files.read("kept") == "1"
@@ -330,10 +331,9 @@ def case_stdin_is_written_and_closed() -> None:
 
 def case_a_killed_sandbox_ends_its_commands() -> None:
     with Fresh() as made:
-        threading.Timer(0.5, made.kill).start()
         raises(
             Exception,
-            lambda: made.commands.run("sleep 60"),
+            lambda: made.commands.run("echo runs; sleep 60", on_stdout=lambda _: made.kill()),
             "killed or reached its end of life",
         )
 
