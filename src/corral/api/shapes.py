@@ -26,6 +26,7 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         reason=value.reason,
         exit_code=value.exit_code,
         template=spec.template,
+        template_name=spec.template_name,
         isolation=spec.isolation,
         runtime=spec.runtime,
         limits=_limits(spec.limits),

@@ -14,6 +14,9 @@ from corral.errors import InvalidInput, NotFound
 from corral.sdk.sandbox import Files
 from corral.sdk.trees import Copied
 
+STREAM = "-"
+"""Standard input or output in place of a path of this machine."""
+
 
 def remote(text: str) -> tuple[str, str] | None:
     """Sandbox and path of `NAME:PATH`; None for a path of this machine. `./a:b` is always of this machine."""
@@ -29,7 +32,9 @@ Examples:
   corral cp report.pdf box:/home/user/
   corral cp src box:/home/user/src
   corral cp box:/home/user/result.json .
-  corral cp box:/var/log logs"""
+  corral cp box:/var/log logs
+  corral cp box:notes.txt - | wc -l
+  date | corral cp - box:/tmp/now"""
 )
 @click.argument("source")
 @click.argument("target")
@@ -40,14 +45,18 @@ def cp(app: App, source: str, target: str, user: str | None, as_json: bool) -> i
     """Copy a file or directory into a sandbox or out of it; the other side is NAME:PATH.
 
     Into an existing directory the copy gets its own name; else TARGET is the name of the copy. A relative PATH starts at
-    the sandbox's work directory. Links are copied as links; what leads out of the directory, and special files, are left
-    out and told, and the exit code is then 1.
+    the sandbox's work directory. `-` is standard input or output, of one file; `./-` is a file of that name. Links are
+    copied as links; what leads out of the directory, and special files, are left out and told, and the exit code is
+    then 1.
     """
     inside, outside = remote(source), remote(target)
     if inside is not None and outside is None:
+        if target == STREAM:
+            return _print(app, *inside, as_json=as_json)
         copied = _download(app, *inside, Path(target))
     elif outside is not None and inside is None:
-        copied = _upload(app, Path(source), *outside, user)
+        upload = _from_stdin if source == STREAM else _upload
+        copied = upload(app, source, *outside, user)
     else:
         raise InvalidInput(
             "one of SOURCE and TARGET is in a sandbox", "write it as NAME:PATH, and the other as a path here"
@@ -61,6 +70,26 @@ def cp(app: App, source: str, target: str, user: str | None, as_json: bool) -> i
     return 1 if copied.skipped else 0
 
 
+def _print(app: App, name: str, path: str, *, as_json: bool) -> int:
+    if as_json:
+        raise InvalidInput(
+            "standard output cannot hold a file and what was copied", "leave out one of - and --json"
+        )
+    for chunk in app.client.stream_file(name, absolute(app, name, path)):
+        write_guest(chunk)
+    return 0
+
+
+def _from_stdin(app: App, _source: str, name: str, path: str, user: str | None) -> Copied:
+    target = absolute(app, name, path)
+    if path == "" or path.endswith("/") or _is_directory(Files(app.client.transport, name), target):
+        raise InvalidInput(
+            f"{target} is a directory, and standard input has no name", "name the file to make"
+        )
+    made = app.client.write_file(name, target, _stdin(), user=user)
+    return Copied(files=1, bytes=made.size)
+
+
 def _download(app: App, name: str, path: str, target: Path) -> Copied:
     source = absolute(app, name, path)
     if target.is_dir():
@@ -68,7 +97,8 @@ def _download(app: App, name: str, path: str, target: Path) -> Copied:
     return Files(app.client.transport, name).download(source, target)
 
 
-def _upload(app: App, source: Path, name: str, path: str, user: str | None) -> Copied:
+def _upload(app: App, given: str, name: str, path: str, user: str | None) -> Copied:
+    source = Path(given)
     files = Files(app.client.transport, name)
     target = absolute(app, name, path)
     if path == "" or path.endswith("/") or _is_directory(files, target):
@@ -131,8 +161,7 @@ _KINDS = {"file": "-", "directory": "d", "symlink": "l"}
 @pass_app
 def cat(app: App, name: str, path: str) -> None:
     """Print a file; byte for byte into a file or pipe."""
-    for chunk in app.client.stream_file(name, absolute(app, name, path)):
-        write_guest(chunk)
+    _print(app, name, path, as_json=False)
 
 
 @files.command(epilog="\b\nExample:\n  date | corral files write box /tmp/now")

@@ -229,14 +229,13 @@ def list_(app: App, label: Sequence[str], quiet: bool, as_json: bool) -> None:
         for item in found:
             say(item.name)
     else:
-        names = {item.id: item.name for item in app.client.list_templates()} if found else {}
         table(
             ["NAME", "STATE", "TEMPLATE", "ISOLATION", "AGENT", "AGE"],
             [
                 (
                     item.name,
                     item.state,
-                    names.get(item.template, item.template),
+                    item.template_name or item.template,
                     item.isolation,
                     item.agent or "-",
                     age(item.created_at),
@@ -264,7 +263,7 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("id", info.id),
             ("state", f"{info.state} ({info.reason})" if info.reason else info.state),
             ("exit code", info.exit_code),
-            ("template", _template_name(app, info.template)),
+            ("template", info.template_name or info.template),
             ("isolation", f"{info.isolation} ({info.runtime})"),
             ("agent", info.agent),
             ("repository", info.repo),
@@ -287,12 +286,6 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("created", info.created_at.isoformat(timespec="seconds")),
         ]
     )
-
-
-def _template_name(app: App, template: str) -> str:
-    """Its name; its id where it is no longer offered."""
-    names: dict[str, str] = {item.id: item.name for item in app.client.list_templates()}
-    return names.get(template, template)
 
 
 def each(names: Sequence[str], act: Callable[[str], Any], as_json: bool, *, force: bool = False) -> None:

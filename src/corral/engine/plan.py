@@ -254,4 +254,5 @@ def build_spec(
         spare=spare,
         services=_services(template.config, request.services),
         variables=request.variables,
+        template_name=template.name,
     )

@@ -78,6 +78,7 @@ class SandboxSpec:
     `services` are started at each of its starts, after its repository has come in.
     `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
     `variables` names the environment variable of a secret's placeholder where it is not the secret's own.
+    `template_name`: what its template was called when it was made; a fork keeps that of the first one.
     """
 
     id: SandboxId
@@ -106,6 +107,7 @@ class SandboxSpec:
     services: tuple[Service, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
+    template_name: str = ""
 
     @property
     def ends_at(self) -> datetime | None:

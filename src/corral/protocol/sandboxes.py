@@ -235,6 +235,9 @@ class SandboxInfo(Reply):
     reason: str = Field(default="", description="Why it is in this state, where that is not plain.")
     exit_code: int | None = None
     template: str = Field(description="Id of its template.")
+    template_name: str = Field(
+        default="", description="What that was called when it was made; a fork has that of the first one."
+    )
     isolation: Isolation
     runtime: str
     limits: Limits

@@ -79,6 +79,7 @@ class FakeSandboxes:
             tenant=tenant,
             name=name,
             template=TemplateId("00000000000000aa"),
+            template_name="base",
             isolation=request.isolation or Isolation.CONTAINER,
             runtime=request.runtime or "runc",
             limits=request.limits or Limits(),

@@ -357,6 +357,25 @@ def test_cp_both_ways(corral: Any, engine: Any, box: str, tmp_path: Path) -> Non
     assert (tmp_path / "copy/g").exists()
 
 
+def test_cp_from_and_to_the_standard_streams(
+    corral: Any, engine: Any, box: str, stdin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stdin(b"said\n")
+    assert corral("cp", "-", "box:/srv/said").code == 0
+    assert engine.files.content["/srv/said"] == b"said\n"
+    ran = corral("cp", "box:/srv/said", "-")
+    assert (ran.code, ran.out) == (0, "said\n")
+    assert not (tmp_path / "-").exists()
+    assert corral("cp", "box:/srv/said", "./-").code == 0
+    assert (tmp_path / "-").read_bytes() == b"said\n"
+    assert corral("cp", "--json", "box:/srv/said", "-").code == 2
+    engine.files.dirs.add("/srv")
+    for target in ("box:", "box:/srv", "box:/srv/"):
+        assert corral("cp", "-", target).code == 2
+    assert corral("cp", "box:/absent", "-").code == 4
+
+
 def test_cp_of_a_directory_goes_through_tar(corral: Any, engine: Any, box: str, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/f").write_text("x")
