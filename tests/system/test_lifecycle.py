@@ -154,7 +154,7 @@ def test_files_outlive_stops_and_pauses_life6_file20(client: Client, isolation: 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_pause_stands_still_and_a_resume_goes_on(client: Client, isolation: str) -> None:
     box = Sandbox.create(client=client, isolation=isolation)
-    ticking = box.spawn(["bash", "-c", "i=0; while :; do echo $((i++)); read -t 0.01 <> <(:); done"])
+    ticking = box.spawn(["bash", "-c", "i=0; while :; do echo $((i++)); sleep 0.01; done"])
     output = ticking.output()
     next(output)
     box.pause()
@@ -173,9 +173,9 @@ def test_a_pause_stands_still_and_a_resume_goes_on(client: Client, isolation: st
 
 def test_a_stop_asks_first_and_kills_then_proc13(client: Client) -> None:
     box = Sandbox.create(client=client, name="box")
-    asked = "trap 'echo asked > /home/user/asked; exit 0' TERM; echo ready; while :; do read -t 0.05 <> <(:); done"
+    asked = "trap 'echo asked > /home/user/asked; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     polite = box.spawn(["bash", "-c", asked])
-    deaf = box.spawn(["bash", "-c", "trap '' TERM; echo ready; while :; do read -t 0.05 <> <(:); done"])
+    deaf = box.spawn(["bash", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"])
     next(polite.output())
     next(deaf.output())
     stopped = box.stop(0.5)

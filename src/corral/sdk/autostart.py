@@ -11,13 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from corral.errors import DaemonUnreachable, Forbidden
+from corral.errors import Conflict, DaemonUnreachable, Forbidden
 from corral.sdk.settings import Settings
 
 READY_SECONDS = 60.0
-GRACE_SECONDS = 5.0
-"""How long another client's daemon is waited for, after ours has ended."""
 POLL_SECONDS = 0.02
+AGAIN_SECONDS = 0.2
+"""Pause before the next try where another daemon holds the data directory but does not answer: it comes up, or ends."""
 LOG_TAIL = 2000
 
 SERVE = (sys.executable, "-m", "corral.daemon.main", "--detach")
@@ -44,7 +44,10 @@ def ensure(where: Settings) -> None:
     if os.geteuid() != 0:
         raise Forbidden("no daemon runs, and only root can start it", "run `sudo corral daemon start` once")
     offset = _size(where.log)
-    if not _wait(where.socket, _spawn(where)):
+    deadline = time.monotonic() + READY_SECONDS
+    while (status := _wait(where.socket, _spawn(where), deadline)) == Conflict.exit_code:
+        select.select([], [], [], AGAIN_SECONDS)
+    if status is not None:
         raise DaemonUnreachable(
             f"the daemon did not start{_tail(where.startup_log, 0)}{_tail(where.log, offset)}",
             f"look for the cause in {where.log}, and at `corral doctor`",
@@ -67,28 +70,25 @@ def _spawn(where: Settings) -> int:
         ) from error
 
 
-def _wait(path: Path, pid: int) -> bool:
-    """Wait until the socket answers; False once that has become hopeless. Reaps our child."""
-    ended = False
-    deadline = time.monotonic() + READY_SECONDS
+def _wait(path: Path, pid: int, deadline: float) -> int | None:
+    """Wait until the socket answers: None. Where our child ends before that, its exit status; -1 once it is too late."""
     while time.monotonic() < deadline:
+        status = _ended(pid)
         if answers(path):
-            if not ended:
-                _reap(pid)
-            return True
-        if not ended and _reap(pid):
-            ended = True
-            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            return None
+        if status is not None:
+            return status
         select.select([], [], [], POLL_SECONDS)
-    return False
+    return -1
 
 
-def _reap(pid: int) -> bool:
+def _ended(pid: int) -> int | None:
+    """The exit status of our child, once it has ended."""
     try:
-        found, _ = os.waitpid(pid, os.WNOHANG)
+        found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return True
-    return found != 0
+        return 0
+    return os.waitstatus_to_exitcode(status) if found else None
 
 
 def _size(log: Path) -> int:

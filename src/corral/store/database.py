@@ -18,7 +18,9 @@ daemon of the same installation is refused by a lock that lasts as long as the f
 import asyncio
 import errno
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +48,7 @@ T = TypeVar("T")
 _URLS = "use sqlite:////path/to/corral.db, or postgresql://USER@HOST/DATABASE"
 BUSY_TIMEOUT = 10
 """Seconds to wait for another process's transaction."""
+_BUSY_POLL = 0.01
 
 
 class Database:
@@ -179,8 +182,14 @@ def _parse(url: str) -> URL:
 
 def _create_private(url: URL) -> None:
     """Make the file before SQLite does, so that no one else may ever read it. Its WAL takes over the mode."""
-    fd = os.open(Path(url.database or ""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.close(fd)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    path = Path(url.database or "")
+    try:
+        os.close(os.open(path, flags, 0o600))
+    except FileExistsError:
+        # It is not opened: to close it would drop the locks that this process holds on it (POSIX).
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
 
 
 def _sqlite(url: URL) -> Engine:
@@ -193,11 +202,25 @@ def _sqlite(url: URL) -> Engine:
 
 def _configure(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where `_begin` says, not where sqlite3 guesses
-    (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    mode = _write_ahead(connection)
     # Without a WAL, which some file systems cannot have, SQLite itself flushes each commit.
     synchronous = "NORMAL" if mode == "wal" else "FULL"
     for pragma in ("foreign_keys=ON", f"synchronous={synchronous}", "trusted_schema=OFF"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _write_ahead(connection: Any) -> str:
+    """Ask for a WAL; the journal that the database has now. SQLite waits for no lock here, so that we do."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_POLL)
+        else:
+            return str(mode)
 
 
 def _begin(connection: Connection) -> None:

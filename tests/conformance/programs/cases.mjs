@@ -32,6 +32,7 @@ const cases = {
     const running = await box.commands.run('sleep 300', { background: true })
     assert.ok((await box.commands.list()).some((item) => item.pid === running.pid))
     assert.equal(await running.kill(), true)
+    await assert.rejects(running.wait(), CommandExitError)
     assert.equal(await box.commands.kill(running.pid), false)
   },
   async case_stdin() {

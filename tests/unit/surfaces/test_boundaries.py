@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.guard import Guard
-from corral.errors import DaemonUnreachable, Forbidden, InvalidInput, NotFound
+from corral.errors import Conflict, DaemonUnreachable, Forbidden, InvalidInput, NotFound
 from corral.protocol.base import Error
 from corral.protocol.files import FileEntry, path_fields
 from corral.protocol.processes import ExecResult, Exit
 from corral.sdk import autostart
 from corral.sdk.operations import failure
-from corral.sdk.settings import settings
+from corral.sdk.settings import Settings, settings
 
 
 async def _through_guard(app: Any) -> list[Any]:
@@ -71,10 +71,22 @@ def test_a_daemon_that_does_not_come_up_is_told_with_what_it_said(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(autostart, "SERVE", ("/bin/sh", "-c", "echo the cause >&2; exit 3"))
-    monkeypatch.setattr(autostart, "GRACE_SECONDS", 0.0)
     where = dataclasses.replace(settings(environ={}), data_dir=tmp_path, socket=tmp_path / "none.sock")
     with pytest.raises(DaemonUnreachable, match="the cause"):
         autostart.ensure(where)
+
+
+def test_a_daemon_that_holds_the_data_directory_but_does_not_answer_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries = iter([Conflict.exit_code, Conflict.exit_code, None])
+    spawned: list[Settings] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(autostart, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(autostart, "_spawn", spawned.append)
+    monkeypatch.setattr(autostart, "_wait", lambda *_: next(tries))
+    autostart.ensure(dataclasses.replace(settings(environ={}), data_dir=tmp_path, socket=tmp_path / "s"))
+    assert len(spawned) == 3
 
 
 @given(st.binary(min_size=1, max_size=60))
