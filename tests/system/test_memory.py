@@ -162,7 +162,7 @@ def test_forks_go_on_each_as_themselves(traced: Daemon, busy: Sandbox) -> None:
     before = counted(busy)
     forks = busy.fork(3)
     assert [box.name for box in forks] == ["busy-1", "busy-2", "busy-3"]
-    assert {box.refresh().template_name for box in forks} == {"base"}
+    assert {box.refresh().info.template_name for box in forks} == {"base"}
     for box in forks:
         assert counted(box) > before
         log = [int(line) for line in box.files.read("/home/user/log").split()]
