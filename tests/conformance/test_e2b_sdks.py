@@ -34,6 +34,7 @@ RUNS = [
         for program in ("python_sync.py", "python_async.py")
         for case in _cases(program)
     ),
+    *(("e2b-2.63.0", "python_binary.py", case) for case in _cases("python_binary.py")),
     *(("javascript", "cases.mjs", case) for case in _cases("cases.mjs")),
 ]
 

@@ -1,8 +1,8 @@
 """The Connect protocol's framing and error codes, without I/O.
 
 A stream's body is a row of envelopes: one byte of flags, four bytes of length (big-endian), and a message. The last one
-of a response has the flag `END` and holds `{}` or an error; a response without it was cut. Messages are JSON and never
-compressed: the flag `COMPRESSED` is refused.
+of a response has the flag `END` and holds `{}` or an error, always as JSON; a response without it was cut. Messages are
+never compressed: the flag `COMPRESSED` is refused.
 """
 
 import json
@@ -12,8 +12,6 @@ from enum import StrEnum
 
 from corral.errors import InvalidInput, TooLarge
 
-UNARY_TYPE = "application/json"
-STREAM_TYPE = "application/connect+json"
 COMPRESSED = 0x01
 END = 0x02
 MAX_MESSAGE = 16 * 1024 * 1024

@@ -24,6 +24,7 @@ from corral.model.sandbox import Sandbox
 from corral.protocol.e2b import filesystem as files_wire
 from corral.protocol.e2b import process as process_wire
 from corral.protocol.e2b.base import ENVD_PORT, Wire
+from corral.protocol.e2b.codecs import BY_STREAM, BY_UNARY, Codec
 from corral.wire import connect
 from corral.wire.connect import Code
 
@@ -133,48 +134,53 @@ class DataPlane:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method != "POST":
             raise Refusal(405, "calls are sent by POST")
-        if kind == connect.STREAM_TYPE:
-            return await self._stream(request, box, path)
-        if kind != connect.UNARY_TYPE:
-            return JSONResponse(
-                connect.error_body(Code.UNIMPLEMENTED, f"{kind[:80]!r} is not supported: send JSON"), 415
-            )
+        if kind in BY_STREAM:
+            return await self._stream(request, BY_STREAM[kind], box, path)
+        if kind not in BY_UNARY:
+            known = ", ".join((*BY_UNARY, *BY_STREAM))
+            message = f"{kind[:80]!r} is not supported: send one of {known}"
+            return JSONResponse(connect.error_body(Code.UNIMPLEMENTED, message), 415)
+        codec = BY_UNARY[kind]
         try:
             if path not in self._unary:
                 raise RpcError(Code.UNIMPLEMENTED, f"{path[:100]} is not a call of one message")
             model, handler = self._unary[path]
-            reply = await handler(box, rpc.parse(model, await rpc.read_message(request)))
+            reply = await handler(box, rpc.parse(codec, model, await rpc.read_message(request)))
         except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
             return rpc.unary_response(rpc.rpc_error(error))
-        return Response(reply.to_json(), media_type=connect.UNARY_TYPE)
+        return Response(codec.encode(reply), media_type=codec.unary)
 
-    async def _stream(self, request: Request, box: Box, path: str) -> StreamAnswer:
+    async def _stream(self, request: Request, codec: Codec, box: Box, path: str) -> StreamAnswer:
         beat = {_PROCESS: process.KEEPALIVE, _FILES: filesystem.KEEPALIVE}[
             _PROCESS if path.startswith(_PROCESS) else _FILES
         ]
         if path == _PROCESS + "StreamInput":
             # Its body is read while the answer waits: nothing else may listen to the client meanwhile.
-            reply = await _collected(process.stream_input(box, rpc.read_envelopes(request)))
-            return StreamAnswer(_once(reply), down=lambda: self._down(box))
+            pieces = (
+                rpc.parse(codec, process_wire.StreamInputRequest, raw)
+                async for raw in rpc.read_envelopes(request)
+            )
+            reply = await _collected(process.stream_input(box, pieces))
+            return StreamAnswer(_once(reply), codec, down=lambda: self._down(box))
         try:
-            messages = await self._messages(request, box, path)
+            messages = await self._messages(request, codec, box, path)
         except (RpcError, ValidationError) as error:
             messages = _once(error)
         return StreamAnswer(
-            messages, beat=beat, silence=rpc.silence_of(request.headers), down=lambda: self._down(box)
+            messages, codec, beat=beat, silence=rpc.silence_of(request.headers), down=lambda: self._down(box)
         )
 
-    async def _messages(self, request: Request, box: Box, path: str) -> AsyncIterator[Wire]:
+    async def _messages(self, request: Request, codec: Codec, box: Box, path: str) -> AsyncIterator[Wire]:
         seconds = rpc.deadline(request.headers)
         raw = [message async for message in rpc.read_envelopes(request)]
         if len(raw) != 1:
             raise RpcError(Code.INVALID_ARGUMENT, f"{len(raw)} messages were sent; this call takes one")
         if path == _PROCESS + "Start":
-            return process.start(box, rpc.parse(process_wire.StartRequest, raw[0]), seconds)
+            return process.start(box, rpc.parse(codec, process_wire.StartRequest, raw[0]), seconds)
         if path == _PROCESS + "Connect":
-            return process.connect(box, rpc.parse(process_wire.ProcessRequest, raw[0]))
+            return process.connect(box, rpc.parse(codec, process_wire.ProcessRequest, raw[0]))
         if path == _FILES + "WatchDir":
-            return self._watchers.stream(box, rpc.parse(files_wire.WatchRequest, raw[0]))
+            return self._watchers.stream(box, rpc.parse(codec, files_wire.WatchRequest, raw[0]))
         raise RpcError(Code.UNIMPLEMENTED, f"{path[:100]} is not a call that streams")
 
     async def _down(self, box: Box) -> None:

@@ -4,7 +4,7 @@ import signal as signals
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from corral.api.e2b.box import Box
-from corral.api.e2b.rpc import Cut, RpcError, parse
+from corral.api.e2b.rpc import Cut, RpcError
 from corral.engine.processes import Chunk, Ended, StartRequest
 from corral.errors import Conflict, CorralError, NotFound
 from corral.model.process import Exit, ProcessInfo, Stream, TerminalSize
@@ -155,11 +155,10 @@ async def send_input(box: Box, request: wire.SendInputRequest) -> wire.Nothing:
     return wire.Nothing()
 
 
-async def stream_input(box: Box, messages: AsyncIterator[bytes]) -> wire.Nothing:
+async def stream_input(box: Box, messages: AsyncIterator[wire.StreamInputRequest]) -> wire.Nothing:
     """Write to a process, piece by piece, in order."""
     info: ProcessInfo | None = None
-    async for raw in messages:
-        message = parse(wire.StreamInputRequest, raw)
+    async for message in messages:
         if message.start is not None:
             info = _find(box, message.start.process, running=True)
         elif message.data is not None:

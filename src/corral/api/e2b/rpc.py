@@ -5,7 +5,6 @@ dropped without an end of the stream, which is how clients tell that from a fail
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from corral.api.failures import public_error
 from corral.api.server import reset
 from corral.errors import Conflict, CorralError, InvalidInput, TooLarge
 from corral.protocol.e2b.base import Wire
+from corral.protocol.e2b.codecs import Codec
 from corral.wire import connect
 from corral.wire.connect import Code
 
@@ -72,14 +72,12 @@ def rpc_error(error: Exception) -> RpcError:
     return RpcError(_CODES.get(public.status, Code.INTERNAL), f"{public.message} ({public.hint})")
 
 
-def parse(model: type[M], raw: bytes) -> M:
+def parse(codec: Codec, model: type[M], raw: bytes) -> M:
     """A message. Raises RpcError."""
     try:
-        return model.model_validate(json.loads(raw or b"{}"))
+        return codec.decode(model, raw)
     except (ValidationError, CorralError) as error:
         raise rpc_error(error) from None
-    except (ValueError, RecursionError):
-        raise RpcError(Code.INVALID_ARGUMENT, "the message is not JSON") from None
 
 
 async def read_message(request: Request) -> bytes:
@@ -133,12 +131,14 @@ class StreamAnswer:
     def __init__(
         self,
         messages: AsyncIterator[Wire],
+        codec: Codec,
         *,
         beat: Wire | None = None,
         silence: float = 90.0,
         down: Callable[[], Awaitable[None]],
     ) -> None:
         self._messages = messages
+        self._codec = codec
         self._beat = beat
         self._silence = silence
         self._down = down
@@ -147,7 +147,7 @@ class StreamAnswer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve."""
-        headers = [(b"content-type", connect.STREAM_TYPE.encode()), (b"cache-control", b"no-store")]
+        headers = [(b"content-type", self._codec.stream.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         cut = False
         try:
@@ -173,7 +173,7 @@ class StreamAnswer:
         """Send all messages; the end of the stream, which the caller sends."""
         try:
             async for message in self._messages:
-                await self._emit(send, connect.envelope(message.to_json()))
+                await self._emit(send, connect.envelope(self._codec.encode(message)))
         except Cut:
             raise
         except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
@@ -193,7 +193,7 @@ class StreamAnswer:
         if self._beat is None:
             return
         loop = asyncio.get_running_loop()
-        beat = connect.envelope(self._beat.to_json())
+        beat = connect.envelope(self._codec.encode(self._beat))
         self._last = loop.time()
         while True:
             left = self._last + self._silence - loop.time()

@@ -1,4 +1,4 @@
-"""Messages of the service `filesystem.Filesystem`, as JSON."""
+"""Messages of the service `filesystem.Filesystem`. In binary form a field's number is its place (`proto.py`)."""
 
 from pydantic import BaseModel, Field
 
@@ -52,8 +52,8 @@ class EntryInfo(Wire):
     group: str
     modified_time: str
     symlink_target: str | None = None
-    is_symlink: bool | None = None
     metadata: dict[str, str] | None = None
+    is_symlink: bool | None = None
 
 
 class ComposeRequest(BaseModel):

@@ -1,4 +1,5 @@
-"""Messages of the service `process.Process`, as JSON. Of several optional fields that exclude each other one is set."""
+"""Messages of the service `process.Process`. Of several optional fields that exclude each other one is set. In binary form
+a field's number is its place (`proto.py`)."""
 
 from typing import Annotated
 
