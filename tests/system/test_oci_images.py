@@ -1,5 +1,6 @@
 """OCI images from a real registry on loopback: layers, whiteouts, sharing, pinning, and archives that attack."""
 
+import base64
 import contextlib
 import gzip
 import hashlib
@@ -20,7 +21,9 @@ import zstandard
 
 from corral.errors import InvalidInput, TooLarge, UpstreamFailed
 from corral.host import mounts
+from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
+from corral.model.secrets import Secret
 from corral.rootfs import images
 from corral.rootfs.layers import LayerStore
 from corral.rootfs.overlay import mount_root, unmount_root
@@ -116,14 +119,21 @@ class Registry:
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    folder = tmp_path_factory.mktemp("registry")
-    settings = {
+    with _serving(tmp_path_factory.mktemp("registry")) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _serving(folder: Path, **settings: object) -> Iterator[Registry]:
+    """A registry of what is stored in `folder`."""
+    settings |= {
         "version": 0.1,
         "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
         "http": {"addr": "127.0.0.1:0"},
     }
-    (folder / "config.yml").write_text(json.dumps(settings))  # JSON is YAML
-    command = ["docker-registry", "serve", str(folder / "config.yml")]
+    config = folder / f"{len(list(folder.glob('*.yml')))}.yml"
+    config.write_text(json.dumps(settings))  # JSON is YAML
+    command = ["docker-registry", "serve", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
         assert server.stderr is not None
         try:
@@ -138,6 +148,31 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
             yield Registry(address, folder)
         finally:
             server.kill()
+
+
+# The line of a file of passwords, for `user` and `a-password-of-the-test`.
+_PASSWORDS = "user:$2y$04$abcdefghijklmnopqrstuujE09iTL9IekHse/v52aT4z76Rb17j3a\n"
+
+
+async def test_a_registry_that_wants_a_login_gets_the_one_of_the_request(
+    registry: Registry, layers: LayerStore, tmp_path: Path
+) -> None:
+    pushed = registry.push("closed", [archive(("file", b"behind a login"))])
+    passwords = tmp_path / "passwords"
+    passwords.write_text(_PASSWORDS)
+    with _serving(registry.scratch, auth={"htpasswd": {"realm": "test", "path": str(passwords)}}) as closed:
+        reference = pushed.replace(registry.address, closed.address)
+        for login in (None, RegistryLogin("user", Secret("a-wrong-password"))):
+            with pytest.raises(UpstreamFailed, match="refuses the image"):
+                await layers.image(reference, silent, login)
+        image = await layers.image(reference, silent, RegistryLogin("user", Secret("a-password-of-the-test")))
+    assert len(image.layers) == 1
+    for secret in (b"a-password-of-the-test", base64.b64encode(b"user:a-password-of-the-test")):
+        assert _files_with(secret, tmp_path) == []
+
+
+def _files_with(text: bytes, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
 @pytest.fixture

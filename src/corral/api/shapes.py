@@ -218,6 +218,7 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         services=[service.name for service in value.config.services],
         memory=_memory(value.memory),
         origin=_origin(value.origin),
+        limits=None if value.config.limits is None else _limits(value.config.limits),
     )
 
 

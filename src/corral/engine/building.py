@@ -20,7 +20,7 @@ from corral.engine.sandboxes import Sandboxes
 from corral.engine.tars import once, tar_of, tar_stream
 from corral.engine.templates import BASE, Templates, config_of
 from corral.errors import CorralError, InvalidInput, NotFound, UpstreamFailed
-from corral.model.build import SCRATCH, BuildRequest, Line, Recipe, Stage
+from corral.model.build import SCRATCH, BuildRequest, Line, Recipe, RegistryLogin, Stage
 from corral.model.ids import LayerDigest, TenantId
 from corral.model.process import OWN_TAG
 from corral.model.sandbox import Sandbox
@@ -121,7 +121,8 @@ class _Run:
                 pass
         self._tell("keeping the template")
         source = f"build:{recipe.stages[needed[-1]].base}"[:200]
-        layers, config = tuple(last.layers), last.state.config()
+        layers = tuple(last.layers)
+        config = replace(last.state.config(), limits=self._request.sandbox_limits)
         for tag in self._request.tags:
             await self._parts.templates.publish(self._tenant, tag, layers, config, source)
         return await self._parts.templates.publish(self._tenant, self._request.name, layers, config, source)
@@ -152,10 +153,12 @@ class _Run:
         if number is not None:
             former = self._done[number]
             return Built(list(former.layers), replace(former.state, args={}, pending=()))
-        layers, config = await self._foreign(stage.base)
+        layers, config = await self._foreign(stage.base, self._request.login)
         return Built(list(layers), initial(config))
 
-    async def _foreign(self, name: str) -> tuple[tuple[LayerDigest, ...], TemplateConfig]:
+    async def _foreign(
+        self, name: str, login: RegistryLogin | None = None
+    ) -> tuple[tuple[LayerDigest, ...], TemplateConfig]:
         """The layers and configuration of a template or an OCI image."""
         templates = self._parts.templates
         if name == BASE:
@@ -165,7 +168,7 @@ class _Run:
             found = await templates.get(self._tenant, name)
         except NotFound:
             self._tell(f"taking the image {name}")
-            image = await self._parts.layers.image(name, self._tell)
+            image = await self._parts.layers.image(name, self._tell, login)
             return image.layers, config_of(image)
         return found.layers, found.config
 

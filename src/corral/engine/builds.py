@@ -234,6 +234,8 @@ def checked(request: BuildRequest) -> BuildRequest:
     stages_needed(request.recipe)
     check_env(request.args)
     request.limits.checked()
+    if request.sandbox_limits is not None:
+        request.sandbox_limits.checked()
     if len(request.allow) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
     egress_policy(request.allow)

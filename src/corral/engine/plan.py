@@ -190,7 +190,8 @@ def machine_for(
     """
     memory = template.memory
     if memory is None:
-        return *choose_runtime(usable, request.isolation, request.runtime), request.limits or Limits()
+        limits = request.limits or template.config.limits or Limits()
+        return *choose_runtime(usable, request.isolation, request.runtime), limits
     wanted = (request.isolation, request.runtime, request.limits)
     for asked, given in zip(wanted, (memory.isolation, memory.runtime, memory.limits), strict=True):
         if asked is not None and asked != given:

@@ -10,9 +10,18 @@ from enum import StrEnum
 
 from corral.model.ids import TemplateId, TenantId
 from corral.model.sandbox import Isolation, Limits
+from corral.model.secrets import Secret
 
 SCRATCH = "scratch"
 """The base of a stage that starts from nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLogin:
+    """What opens a registry of images, in place of the logins that the host has."""
+
+    username: str
+    password: Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,8 @@ class BuildRequest:
 
     `allow` and `secrets` are what its commands may reach and use through the gateway, as for a sandbox; by default
     nothing. `fresh`: carry out every step again, whatever is known from before. `tags`: further names of the template.
+    `limits` are those of the sandboxes that its commands run in, `sandbox_limits` the template's. `login` opens the
+    registries of images that stages start from.
     """
 
     name: str
@@ -174,6 +185,8 @@ class BuildRequest:
     isolation: Isolation | None = None
     fresh: bool = False
     tags: tuple[str, ...] = ()
+    sandbox_limits: Limits | None = None
+    login: RegistryLogin | None = None
 
 
 class BuildStatus(StrEnum):

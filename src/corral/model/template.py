@@ -13,7 +13,7 @@ class TemplateConfig:
     """How a sandbox of the template is run. `sudo` lets its user become the sandbox's root.
 
     `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds. `services` are started
-    after it.
+    after it. `limits` are those of its sandboxes where nothing else is asked for; None: the host's defaults.
     """
 
     env: dict[str, str] = field(default_factory=dict)
@@ -23,6 +23,7 @@ class TemplateConfig:
     start_command: tuple[str, ...] = ()
     ready_command: tuple[str, ...] = ()
     services: tuple[Service, ...] = ()
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from corral.model.sandbox import Isolation
 from corral.model.secrets import MAX_SECRET, Provider, SecretForm
 from corral.policy.budget import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, TemplateName, Text, Time
+from corral.protocol.sandboxes import Limits
 
 MAX_PRICE = 10**12
 MAX_ARCHIVE = 20 << 30
@@ -60,6 +61,10 @@ class TemplateInfo(Reply):
         default=None, description="The processes that every sandbox of it begins with; null for none."
     )
     origin: TemplateOrigin | None = Field(default=None, description="The sandbox that it is a checkpoint of.")
+    limits: Limits | None = Field(
+        default=None,
+        description="Of its sandboxes, where nothing else is asked for; null: the host's defaults.",
+    )
 
 
 class TemplateList(Reply):

@@ -6,17 +6,20 @@ images that share their lower layers share them here, and a known image is not d
 """
 
 import asyncio
+import base64
+import json
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import CorralError, DiskFull, TooLarge, UpstreamFailed
 from corral.host import process
+from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
 from corral.rootfs.index import LayerIndex
 from corral.rootfs.manifest import (
@@ -45,22 +48,39 @@ _UNPACK_TIMEOUT = 3600.0
 
 
 async def import_image(
-    store: RootStore, index: LayerIndex, scratch: Path, text: str, progress: Progress
+    store: RootStore,
+    index: LayerIndex,
+    scratch: Path,
+    text: str,
+    progress: Progress,
+    login: RegistryLogin | None = None,
 ) -> ImportedImage:
     """The layers and the configuration of the image that the reference `text` names. `scratch`: a directory with room
-    for the download. Needs root.
+    for the download. Needs root. With `login` the host's own logins are not used.
 
     Raises InvalidInput for a bad reference or a hostile image, UpstreamFailed, Unsupported, TooLarge, DiskFull.
     """
     reference = Reference.parse(text)
     progress(f"asking the registry for {text}")
-    digest, manifest, config = await _describe(reference)
+    with _logged_in(reference, scratch, login) as env:
+        return await _import(store, index, scratch, reference, progress, env)
+
+
+async def _import(
+    store: RootStore,
+    index: LayerIndex,
+    scratch: Path,
+    reference: Reference,
+    progress: Progress,
+    env: dict[str, str],
+) -> ImportedImage:
+    digest, manifest, config = await _describe(reference, env)
     keys = [key_of("oci", 1, chain) for chain in config.chain()]
     known = _known(store, index, keys)
     if len(known) < len(keys):
         with tempfile.TemporaryDirectory(prefix="image-", dir=scratch) as directory:
             progress(f"downloading {len(manifest.layers)} layers, {_mib(manifest.size)}")
-            await _download(reference, digest, Path(directory))
+            await _download(reference, digest, Path(directory), env)
             known = await _unpack_all(store, index, Path(directory), manifest, config, known, progress)
     return ImportedImage(tuple(known), config.env, config.user, config.workdir, digest, config.kept)
 
@@ -76,25 +96,25 @@ def _known(store: RootStore, index: LayerIndex, keys: Sequence[str]) -> list[Lay
     return found
 
 
-async def _describe(reference: Reference) -> tuple[str, Manifest, ImageConfig]:
+async def _describe(reference: Reference, env: dict[str, str]) -> tuple[str, Manifest, ImageConfig]:
     """The digest of the image for this machine, its manifest and its configuration, all checked."""
-    raw = await _inspect(reference, reference.url(), "--raw")
+    raw = await _inspect(reference, env, reference.url(), "--raw")
     digest = reference.digest or digest_of(raw)
     check_digest(raw, digest, "manifest")
     chosen = choose_platform(raw, platform.machine())
     if chosen is not None:
         digest = chosen
-        raw = await _inspect(reference, reference.url(digest), "--raw")
+        raw = await _inspect(reference, env, reference.url(digest), "--raw")
         check_digest(raw, digest, "manifest")
     manifest = parse_manifest(raw)
-    blob = await _inspect(reference, reference.url(digest), "--config", "--raw")
+    blob = await _inspect(reference, env, reference.url(digest), "--config", "--raw")
     check_digest(blob, manifest.config.digest, "configuration")
     return digest, manifest, parse_config(blob, len(manifest.layers))
 
 
-async def _inspect(reference: Reference, url: str, *options: str) -> bytes:
+async def _inspect(reference: Reference, env: dict[str, str], url: str, *options: str) -> bytes:
     argv = ["skopeo", "inspect", *options, *_tls(reference, "--tls-verify"), url]
-    done = await process.run(argv, timeout=_ASK_TIMEOUT, env=_login(), output_limit=MAX_MANIFEST)
+    done = await process.run(argv, timeout=_ASK_TIMEOUT, env=env, output_limit=MAX_MANIFEST)
     if done.truncated:
         raise TooLarge("the image's description is larger than any real one", "use another image")
     if not done.ok:
@@ -102,12 +122,12 @@ async def _inspect(reference: Reference, url: str, *options: str) -> bytes:
     return done.stdout
 
 
-async def _download(reference: Reference, digest: str, directory: Path) -> None:
+async def _download(reference: Reference, digest: str, directory: Path, env: dict[str, str]) -> None:
     argv = [
         "prlimit", f"--fsize={MAX_DOWNLOAD}", "skopeo", "copy", "--quiet", "--preserve-digests",
         *_tls(reference, "--src-tls-verify"), reference.url(digest), f"dir:{directory}",
     ]  # fmt: skip
-    done = await process.run(argv, timeout=_PULL_TIMEOUT, env=_login())
+    done = await process.run(argv, timeout=_PULL_TIMEOUT, env=env)
     if not done.ok:
         raise registry_error(done)
 
@@ -117,10 +137,19 @@ def _tls(reference: Reference, option: str) -> list[str]:
     return [f"{option}=false"] if reference.loopback else []
 
 
-def _login() -> dict[str, str]:
-    """Where the operator has logged in to registries."""
-    names = ("REGISTRY_AUTH_FILE", "DOCKER_CONFIG")
-    return {name: os.environ[name] for name in names if name in os.environ}
+@contextmanager
+def _logged_in(reference: Reference, scratch: Path, login: RegistryLogin | None) -> Iterator[dict[str, str]]:
+    """The environment by which skopeo finds what opens registries: `login`, for the reference's registry alone and in a
+    file that only root reads and that is gone afterwards; without it what the operator has logged in to."""
+    if login is None:
+        names = ("REGISTRY_AUTH_FILE", "DOCKER_CONFIG")
+        yield {name: os.environ[name] for name in names if name in os.environ}
+        return
+    pair = base64.b64encode(f"{login.username}:{login.password.reveal()}".encode()).decode()
+    with tempfile.NamedTemporaryFile("w", prefix="login-", dir=scratch) as file:
+        json.dump({"auths": {reference.registry: {"auth": pair}}}, file)
+        file.flush()
+        yield {"REGISTRY_AUTH_FILE": file.name}
 
 
 def registry_error(done: process.Completed) -> CorralError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import Unsupported
+from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
 from corral.model.template import Template
 from corral.rootfs.base import build_base, known_base
@@ -51,11 +52,13 @@ class LayerStore:
         self._base = base
         return base
 
-    async def image(self, reference: str, progress: Progress) -> ImportedImage:
+    async def image(
+        self, reference: str, progress: Progress, login: RegistryLogin | None = None
+    ) -> ImportedImage:
         """Layers and configuration of an OCI image pulled from a registry."""
         async with self._making:
             await asyncio.to_thread(self._make_scratch)
-            return await import_image(self._store, self._index, self._scratch, reference, progress)
+            return await import_image(self._store, self._index, self._scratch, reference, progress, login)
 
     async def export(self, template: Template) -> AsyncIterator[bytes]:
         """A template as an OCI image archive."""

@@ -36,12 +36,16 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where an image is: `name` is registry and repository, as given; a digest wins over a tag."""
+    """Where an image is: `name` is registry and repository, as given; a digest wins over a tag.
+
+    `registry` is the host that is asked, as skopeo reads the name.
+    """
 
     name: str
     tag: str
     digest: str
     loopback: bool
+    registry: str
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
@@ -53,7 +57,11 @@ class Reference:
                 "write it as NAME:TAG, HOST/NAME:TAG or HOST/NAME@sha256:DIGEST, without a scheme",
             )
         host = match["host"] or ""
-        return cls(match["name"], match["tag"] or "latest", match["digest"] or "", _is_loopback(host))
+        named = host if set(".:").intersection(host) or host == "localhost" else ""
+        registry = named or "docker.io"
+        return cls(
+            match["name"], match["tag"] or "latest", match["digest"] or "", _is_loopback(host), registry
+        )
 
     def url(self, digest: str = "") -> str:
         """As skopeo wants it; pinned to `digest` where given."""

@@ -18,6 +18,7 @@ from corral.engine.ports import (
     Saved,
 )
 from corral.errors import Conflict, HostError
+from corral.model.build import RegistryLogin
 from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
@@ -320,7 +321,9 @@ class FakeLayers:
         """The layer."""
         return (self.BASE,)
 
-    async def image(self, reference: str, progress: Progress) -> ImportedImage:
+    async def image(
+        self, reference: str, progress: Progress, login: RegistryLogin | None = None
+    ) -> ImportedImage:
         """One layer and no configuration."""
         return ImportedImage((self.BASE,), {}, "", "", "sha256:" + "d" * 64)
 

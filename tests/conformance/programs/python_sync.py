@@ -214,6 +214,15 @@ def case_template_names_are_known() -> None:
     assert e2b.Template.exists("no-such-template") is False
 
 
+def case_sandboxes_have_the_limits_of_their_template() -> None:
+    template = e2b.Template().from_template("base").set_envs({"KIND": "small"})
+    e2b.Template.build(template, "conformance-small", cpu_count=1, memory_mb=512)
+    with Fresh(template="conformance-small") as made:
+        info = made.get_info()
+        assert (info.cpu_count, info.memory_mb) == (1, 512)
+        assert made.commands.run("echo $KIND").stdout == "small\n"
+
+
 def case_without_internet_nothing_is_reached() -> None:
     with Fresh(allow_internet_access=False) as made:
         raises(

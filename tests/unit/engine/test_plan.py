@@ -5,7 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from corral.engine.plan import CreateRequest, build_spec, checked, choose_runtime, egress_policy
+from corral.engine.plan import (
+    CreateRequest,
+    build_spec,
+    checked,
+    choose_runtime,
+    egress_policy,
+    machine_for,
+)
 from corral.errors import InvalidInput, Unsupported
 from corral.model.egress import HostRule
 from corral.model.ids import LayerDigest, SandboxId, TemplateId, TenantId
@@ -94,3 +101,11 @@ def test_bad_requests_are_refused(request_: CreateRequest) -> None:
     with pytest.raises(InvalidInput) as caught:
         checked(request_)
     assert caught.value.hint
+
+
+def test_a_template_says_what_its_sandboxes_may_use_unless_a_caller_does() -> None:
+    small, smaller = Limits(memory=2**30), Limits(memory=2**29)
+    template = replace(TEMPLATE, config=replace(TEMPLATE.config, limits=small))
+    assert machine_for(USABLE, CreateRequest(), template)[2] == small
+    assert machine_for(USABLE, CreateRequest(limits=smaller), template)[2] == smaller
+    assert machine_for(USABLE, CreateRequest(), TEMPLATE)[2] == Limits()

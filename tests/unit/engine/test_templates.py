@@ -9,6 +9,7 @@ import pytest
 from corral.engine.ports import ImportedImage, Progress
 from corral.engine.templates import Templates
 from corral.errors import UpstreamFailed
+from corral.model.build import RegistryLogin
 from corral.model.ids import DEFAULT_TENANT, LayerDigest
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeLayers
@@ -24,7 +25,9 @@ class KeptLayers(FakeLayers):
         self.next = ONE
         self.kept: set[LayerDigest] = set()
 
-    async def image(self, reference: str, progress: Progress) -> ImportedImage:
+    async def image(
+        self, reference: str, progress: Progress, login: RegistryLogin | None = None
+    ) -> ImportedImage:
         self.kept.add(self.next)
         return ImportedImage((self.next,), {}, "", "", "sha256:" + "d" * 64)
 

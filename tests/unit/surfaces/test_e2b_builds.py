@@ -8,7 +8,7 @@ import pytest
 from corral.api.e2b.builds import limits_of
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.names import build_id, checked_tag, is_build, template_id
-from corral.api.e2b.recipes import SHELL, base_of_image, base_of_template, check_registry, recipe_of
+from corral.api.e2b.recipes import SHELL, base_of_image, base_of_template, login_of, recipe_of
 from corral.model.build import Copy, Env, Ready, Run, Start, User, Workdir
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, TemplateId
 from corral.model.sandbox import MIB
@@ -80,7 +80,35 @@ def test_bases() -> None:
     assert isinstance(base_of_image("debian:12").before[0], Run)
     for body in ({}, {"fromImage": "a", "fromTemplate": "b"}):
         with pytest.raises(Refusal):
-            check_registry(StartBuild.model_validate(body))
+            login_of(StartBuild.model_validate(body))
+
+
+@pytest.mark.parametrize(
+    ("given", "username", "password"),
+    [
+        ({"type": "registry", "username": "u", "password": "canary-1"}, "u", "canary-1"),
+        ({"type": "gcp", "serviceAccountJson": '{"key": "canary-1"}'}, "_json_key", '{"key": "canary-1"}'),
+    ],
+)
+def test_logins_of_registries(given: dict[str, str], username: str, password: str) -> None:
+    body = StartBuild.model_validate({"fromImage": "a", "fromImageRegistry": given})
+    login = login_of(body)
+    assert login is not None
+    assert (login.username, login.password.reveal()) == (username, password)
+    assert "canary" not in f"{body!r} {login!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"type": "registry", "username": "a:b", "password": "x"}, 400),
+        ({"type": "aws", "awsAccessKeyId": "a", "awsSecretAccessKey": "b", "awsRegion": "c"}, 501),
+    ],
+)
+def test_logins_that_are_refused(given: dict[str, str], status: int) -> None:
+    with pytest.raises(Refusal) as caught:
+        login_of(StartBuild.model_validate({"fromImage": "a", "fromImageRegistry": given}))
+    assert caught.value.status == status
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.api.e2b.names import Reference, checked_tag, parse_reference, template_id
-from corral.api.e2b.recipes import Base, base_of_image, base_of_template, check_registry, recipe_of
+from corral.api.e2b.recipes import Base, base_of_image, base_of_template, login_of, recipe_of
 from corral.api.e2b.references import find_template
 from corral.engine.engine import Engine
 from corral.errors import InvalidInput
@@ -177,14 +177,15 @@ class Builds:
         body = await call.body(StartBuild)
         if made.build is not None:
             raise Refusal(400, "build is not in waiting state")
-        check_registry(body)
+        login = login_of(body)
         base = await self._base(call, body)
         for other in list(self._registered.values()):
             same = (other.tenant, other.alias, other.tags) == (made.tenant, made.alias, made.tags)
             if same and other.build is not None:
                 await self._engine.builds.cancel(made.tenant, other.build)
         contexts = {name: id for (tenant, name), id in self._uploads.items() if tenant == call.tenant}
-        made.body, made.skipped = body, len(base.before)
+        made.body = body.model_copy(update={"from_image_registry": None})
+        made.skipped = len(base.before)
         first, *others = made.tags
         request = BuildRequest(
             name=Reference(made.alias, first).name,
@@ -192,6 +193,8 @@ class Builds:
             # As in E2B, whose builds reach the internet: through the gateway, which refuses private addresses.
             allow=("*",),
             limits=made.limits,
+            sandbox_limits=made.limits,
+            login=login,
             fresh=body.force or any(step.force for step in body.steps),
             # The build's own id is a tag of it too, by which clients start sandboxes from this very build.
             tags=tuple(Reference(made.alias, tag).name for tag in (*others, made.id)),
@@ -250,7 +253,7 @@ class Builds:
 
 
 def limits_of(body: NewTemplate) -> Limits:
-    """Of the sandboxes that a build runs in. Raises Refusal."""
+    """Of the sandboxes of a template, those of its build included. Raises Refusal."""
     cpus, memory = body.cpu_count or 2, body.memory_mb or 1024
     if cpus < 1:
         raise Refusal(400, "CPU count must be at least 1")

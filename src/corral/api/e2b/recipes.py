@@ -6,9 +6,28 @@ an image from a registry gets them first.
 
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.engine.templates import BASE
-from corral.model.build import Copy, Env, Line, Ready, Recipe, Run, Stage, Start, User, Workdir
+from corral.model.build import (
+    Copy,
+    Env,
+    Line,
+    Ready,
+    Recipe,
+    RegistryLogin,
+    Run,
+    Stage,
+    Start,
+    User,
+    Workdir,
+)
 from corral.model.build import Step as Made
-from corral.protocol.e2b.templates import StartBuild, Step
+from corral.model.secrets import Secret
+from corral.protocol.e2b.templates import (
+    AmazonRegistry,
+    GoogleRegistry,
+    RegistryPassword,
+    StartBuild,
+    Step,
+)
 
 SHELL = ("/bin/bash", "-l", "-c")
 USER, HOME = "user", "/home/user"
@@ -118,9 +137,19 @@ def _shown(step: Step) -> str:
     return f"{step.type} {' '.join(step.args)}"[:200]
 
 
-def check_registry(body: StartBuild) -> None:
-    """Raise Refusal for a request that starts from nothing, from two things, or with credentials."""
+def login_of(body: StartBuild) -> RegistryLogin | None:
+    """What opens the registry of the image. Raises Refusal, also for a request that starts from nothing or two things."""
     if bool(body.from_image) == bool(body.from_template):
         raise Refusal(400, "give one of fromImage and fromTemplate")
-    if body.from_image_registry:
-        raise not_supported("fromImageRegistry", "log in to the registry on the host: `skopeo login`")
+    match body.from_image_registry:
+        case RegistryPassword(username=username, password=password):
+            if not username or ":" in username:
+                raise Refusal(400, "validation error: fromImageRegistry.username is not a name")
+            return RegistryLogin(username, Secret(password.get_secret_value()))
+        case GoogleRegistry(service_account_json=key):
+            return RegistryLogin("_json_key", Secret(key.get_secret_value()))
+        case AmazonRegistry():
+            hint = "send type `registry` with the user AWS and what `aws ecr get-login-password` prints"
+            raise not_supported("fromImageRegistry of type aws", hint)
+        case None:
+            return None

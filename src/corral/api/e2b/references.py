@@ -44,7 +44,8 @@ async def template_ids(call: Call, text: str) -> set[str]:
 
 def shape_of(template: Template, siblings: Sequence[Template]) -> dict[str, Any]:
     """A template as clients are told of it."""
-    made, limits, alias = template.created_at.isoformat(), Limits(), alias_of(template)
+    made, alias = template.created_at.isoformat(), alias_of(template)
+    limits = template.config.limits or Limits()
     return {
         "templateID": template_id(template.tenant, alias),
         "buildID": build_id(template, siblings),

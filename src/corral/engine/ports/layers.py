@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from corral.engine.ports.world import Progress
+from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest, TenantId
 from corral.model.template import Template
 from corral.policy.building import Directory
@@ -17,8 +18,11 @@ class Layers(Protocol):
     async def base(self, progress: Progress) -> tuple[LayerDigest, ...]:
         """Layers of the `base` image of this version of Corral, built where they are missing."""
 
-    async def image(self, reference: str, progress: Progress) -> "ImportedImage":
-        """Layers and configuration of an OCI image pulled from a registry. Raises InvalidInput, UpstreamFailed."""
+    async def image(
+        self, reference: str, progress: Progress, login: RegistryLogin | None = None
+    ) -> "ImportedImage":
+        """Layers and configuration of an OCI image pulled from a registry, opened by `login` or else by the logins of the
+        host. Raises InvalidInput, UpstreamFailed."""
 
     def export(self, template: Template) -> AsyncIterator[bytes]:
         """A template as an OCI image archive, a tar. What fails, fails before the first bytes. Raises DiskFull,

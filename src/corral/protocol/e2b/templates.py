@@ -1,8 +1,8 @@
 """Shapes of templates on the control plane."""
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
 from corral.protocol.e2b.sandboxes import Int32, Wire
 
@@ -29,12 +29,35 @@ class Step(Wire):
     force: bool = False
 
 
+class RegistryPassword(Wire):
+    """A login of any registry."""
+
+    type: Literal["registry"]
+    username: Name
+    password: SecretStr
+
+
+class GoogleRegistry(Wire):
+    """A service account's key, as JSON."""
+
+    type: Literal["gcp"]
+    service_account_json: SecretStr
+
+
+class AmazonRegistry(Wire):
+    """Keys of AWS."""
+
+    type: Literal["aws"]
+
+
 class StartBuild(Wire):
     """What to build."""
 
     from_image: Name | None = None
     from_template: Name | None = None
-    from_image_registry: dict[str, Any] | None = None
+    from_image_registry: Annotated[
+        RegistryPassword | GoogleRegistry | AmazonRegistry | None, Field(discriminator="type")
+    ] = None
     force: bool = False
     steps: Annotated[list[Step], Field(max_length=1000)] = Field(default_factory=list)
     start_cmd: Annotated[str, StringConstraints(max_length=64 * 1024)] | None = None
