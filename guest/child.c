@@ -116,15 +116,18 @@ static void find_groups(struct identity *who)
 	}
 }
 
-/* `name`, `uid` or `uid:gid`. A number needs no entry in /etc/passwd; its group is then its own number. */
+/* `name`, `uid` or `uid:gid`. A number needs no entry in /etc/passwd, nor does root: an image may be without the file.
+ * The group is then the same number. */
 static bool resolve(const char *spec, struct identity *who)
 {
 	const char *end;
 	uint32_t gid;
-	if (!parse_id(spec, ":", &end, &who->uid)) {
-		if (!find_user(who, spec, false))
+	bool number = parse_id(spec, ":", &end, &who->uid);
+	if (!find_user(who, spec, number)) {
+		if (!number && strcmp(spec, "root"))
 			return false;
-	} else if (!find_user(who, NULL, true)) {
+		if (!number)
+			who->uid = 0;
 		who->gid = who->uid;
 		who->name = spec;
 		who->home = "/";

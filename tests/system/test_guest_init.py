@@ -287,6 +287,17 @@ async def test_users_groups_and_defaults(box: Guest) -> None:
     assert (await box.run("sh", "-c", "echo $HOME", env={"HOME": "/elsewhere"}))[1] == b"/elsewhere\n"
 
 
+async def test_root_is_known_where_there_is_no_table_of_users(box: Guest, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    inside = ["nsenter", "--target", str(box.pid), "--mount"]
+    await process.run(
+        [*inside, "mount", "--bind", str(tmp_path / "empty"), "/etc/passwd"], timeout=60, check=True
+    )
+    assert (await box.run("sh", "-c", "id -u; id -g; echo $HOME $USER"))[1] == b"0\n0\n/ root\n"
+    with pytest.raises(InvalidInput, match="no user 'nobody'"):
+        await box.run("true", user="nobody")
+
+
 async def test_no_descriptor_or_privilege_of_init_reaches_a_process(box: Guest) -> None:
     _, out, _ = await box.run(
         find_python(), "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
