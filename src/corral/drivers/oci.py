@@ -11,6 +11,7 @@ together.
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -93,6 +94,9 @@ class OciDriver:
         self._runtimes = UsableRuntimes()
         self._opened: tuple[Layout, HostFacts, asyncio.AbstractEventLoop] | None = None
         self._mounting = asyncio.Lock()
+        self._takes_trusted = functools.lru_cache(maxsize=1024)(
+            self._layers_take_trusted
+        )  # layers never change
         self._files: dict[SandboxId, HostGuestFiles] = {}
         self._file_threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
 
@@ -168,10 +172,13 @@ class OciDriver:
         place = self._place(sandbox)
         if not mounts.is_mounted(place.root):
             layers = [self._store.layer_path(layer) for layer in record.layers]
-            if fits(layers):
+            if await asyncio.to_thread(self._takes_trusted, record.layers):
                 bundle = await asyncio.to_thread(self._ca_bundle.read_bytes)
                 layers.append(await asyncio.to_thread(trusted_layer, self._store.trusted, bundle))
             await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
+
+    def _layers_take_trusted(self, layers: tuple[LayerDigest, ...]) -> bool:
+        return fits([self._store.layer_path(layer) for layer in layers])
 
     async def listen(self, spec: SandboxSpec, only: Set[int] | None = None) -> tuple[Listener, ...]:
         """As Driver says."""
@@ -241,7 +248,7 @@ class OciDriver:
             ask=self._ask,
             spool=self._spool(spec.id),
             ca_bundle=self._ca_bundle,
-            bound_bundle=not fits([self._store.layer_path(layer) for layer in template.layers]),
+            bound_bundle=not self._takes_trusted(template.layers),
             resolv_conf=place.etc / "resolv.conf",
             hosts=place.etc / "hosts",
             hostname=place.etc / "hostname",

@@ -153,13 +153,23 @@ def unmount_below(path: Path) -> None:
 
 def mounts_below(path: Path) -> list[MountEntry]:
     """Mounts at `path` and below, in the order in which they were made."""
-    return [entry for entry in mounts() if entry.target.is_relative_to(path)]
+    return [_parse(line) for line in _lines() if _is_below(line, str(path).rstrip("/"))]
 
 
 def mounts() -> list[MountEntry]:
     """All mounts of this mount namespace."""
+    return [_parse(line) for line in _lines()]
+
+
+def _lines() -> list[str]:
     text = Path("/proc/self/mountinfo").read_bytes().decode("utf-8", "surrogateescape")
-    return [_parse(line) for line in text.split("\n") if line]
+    return [line for line in text.split("\n") if line]
+
+
+def _is_below(line: str, path: str) -> bool:
+    # A host with a thousand sandboxes has thousands of mounts: only what is asked for is parsed whole.
+    target = _unescape(line.split(" ", 5)[4])
+    return target == path or target.startswith(f"{path}/")
 
 
 def _parse(line: str) -> MountEntry:
@@ -177,4 +187,4 @@ def _parse(line: str) -> MountEntry:
 
 def _unescape(text: str) -> str:
     # The kernel writes space, tab, newline and backslash as octal numbers.
-    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text) if "\\" in text else text

@@ -66,9 +66,14 @@ def free_room(room: Room, rules: Rules, holdings: Iterable[Holding]) -> Amounts:
     free = dict(room.free)
     for resource, reserve in reserves(room, rules).items():
         free[resource] = free.get(resource, 0.0) - reserve
+    needs: dict[tuple[Limits, State], Amounts] = {}  # a thousand sandboxes mostly have the same limits
     for holding in holdings:
-        for resource, amount in outstanding(holding, rules).items():
-            free[resource] = free.get(resource, 0.0) - amount
+        kind = holding.limits, holding.state
+        need = needs.get(kind)
+        if need is None:
+            need = needs[kind] = expected(holding, rules)
+        for resource, amount in need.items():
+            free[resource] = free.get(resource, 0.0) - max(0.0, amount - holding.used.get(resource, 0.0))
     return free
 
 

@@ -24,6 +24,16 @@ def test_this_machines_own_mounts_are_read() -> None:
     assert Path("/proc") in {entry.target for entry in mounts.mounts_below(Path("/proc"))}
 
 
+def test_only_what_is_below_a_path_counts() -> None:
+    line = r"36 35 98:0 / {} rw - tmpfs none rw"
+    below = [r"/run/a", r"/run/a/b", r"/run/a\040b/c"]
+    beside = [r"/run", r"/run/ab", r"/run/a\040b"]
+    assert [mounts._is_below(line.format(target), "/run/a") for target in below] == [True, True, False]
+    assert [mounts._is_below(line.format(target), "/run/a") for target in beside] == [False, False, False]
+    assert mounts._is_below(line.format(r"/run/a\040b/c"), "/run/a b")
+    assert mounts._is_below(line.format("/anything"), "")
+
+
 def test_what_is_mounted(tmp_path: Path) -> None:
     assert mounts.is_mounted(Path("/proc"))
     assert not mounts.is_mounted(tmp_path)
