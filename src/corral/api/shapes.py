@@ -121,6 +121,21 @@ def lifecycle_event(value: events.LifecycleEvent) -> sandboxes.LifecycleEvent:
     )
 
 
+def budget_warning(value: events.BudgetEvent) -> catalog.BudgetWarning:
+    """A mark that a budget has passed."""
+    warned = value.warned
+    return catalog.BudgetWarning(
+        scope=warned.scope,
+        window=warned.window,
+        sandbox=warned.sandbox,
+        name=value.name,
+        percent=warned.percent,
+        cap=warned.cap,
+        spent=warned.spent,
+        at=value.at,
+    )
+
+
 def approval_info(value: approval.Approval) -> approvals.ApprovalInfo:
     """An approval."""
     question = value.question
