@@ -6,9 +6,7 @@ meant, and in that secrets go over TLS only.
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from urllib.parse import unquote_plus
+from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -19,45 +17,17 @@ from corral.errors import Forbidden, InvalidInput
 from corral.gateway import aws, framing, websocket
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer, proxy_refusal
-from corral.gateway.inject import Bound, Injected, Rejected, inject
-from corral.gateway.redact import Forms, Redactor
+from corral.gateway.multiplex import Multiplexed
+from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request, distrusted, unanswered
+from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, closing, denial
-from corral.gateway.rewrite import Guard, Incoming, LeakError, Outgoing, coding_of, readable_codings
+from corral.gateway.rewrite import Incoming, LeakError, coding_of
 from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
-from corral.policy.paths import OVERRIDES, unsafe
 
 _BODILESS = frozenset({204, 304})
-_NO_RANGES = frozenset({"range", "if-range"})
 
 _log = logging.getLogger(__name__)
-
-
-class _StopError(Exception):
-    """Ends a request with a refusal."""
-
-    def __init__(self, refusal: Denied, status: int = 403) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request that may be made: as it is to be sent, and what must be taken out of its answer."""
-
-    allowed: Allowed
-    tls: bool
-    injected: Injected
-    bound: tuple[Bound, ...]
-    guard: Guard | None
-    path: str
-    upgrade: bool
-
-    @property
-    def forms(self) -> Forms | None:
-        """What is looked for in the answer."""
-        return Forms.joined(one.forms for one in self.bound) if self.bound else None
 
 
 class Forwarder:
@@ -67,6 +37,7 @@ class Forwarder:
         self._box = box
         self._dialer = dialer
         self._session = session(box, dialer)
+        self._outbound = Outbound(box)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -113,186 +84,80 @@ class Forwarder:
 
     async def _serve(self, request: web.BaseRequest, allowed: Allowed, *, tls: bool) -> web.StreamResponse:
         try:
-            call = self._prepare(request, allowed, tls=tls)
-            return await self._send(request, call)
-        except _StopError as stop:
+            head = Head(
+                request.method,
+                request.raw_path,
+                request.raw_headers,
+                websocket=tls and websocket.is_handshake(request),
+            )
+            call = self._outbound.prepare(head, allowed, tls=tls)
+            return await self._send(request, head, call)
+        except StopError as stop:
             return self.refuse(request, stop.refusal, stop.status)
-
-    # -- before anything is sent ----------------------------------------------------------------------------------
-
-    def _prepare(self, request: web.BaseRequest, allowed: Allowed, *, tls: bool) -> _Call:
-        """The request as it is to be sent. Raises _StopError."""
-        path = request.raw_path.partition("?")[0]
-        bound = self._box.bound_at(allowed.host, allowed.port, tls=tls)
-        self._check_readings(request, allowed, path, guarded=bool(bound))
-        decision = self._box.rules.decide_request(allowed, request.method, path)
-        if isinstance(decision, Denied):
-            raise _StopError(decision)
-        upgrade = framing.wants_upgrade(request.raw_headers)
-        if upgrade and not (tls and websocket.is_handshake(request)):
-            raise _StopError(
-                _bad(
-                    decision,
-                    "connections cannot change their protocol here",
-                    "use WebSockets over TLS (wss://)",
-                )
-            )
-        try:
-            fields = framing.end_to_end(request.raw_headers)
-        except UnicodeDecodeError:
-            raise _StopError(
-                _bad(decision, "a header field is not UTF-8", "send ASCII fields"), 400
-            ) from None
-        guard = self._checked_for_leaks(decision, request.raw_path, fields)
-        injected = inject(bound, request.method, request.raw_path, fields, upgrade=upgrade)
-        if isinstance(injected, Rejected):
-            raise _StopError(
-                Denied(decision.host, decision.port, Reason.NO_PLACEHOLDER, injected.message, injected.hint)
-            )
-        self._note_strays(decision, request.raw_path, fields, bound)
-        return _Call(decision, tls, injected, bound, guard, path, upgrade)
-
-    def _check_readings(
-        self, request: web.BaseRequest, allowed: Allowed, path: str, *, guarded: bool
-    ) -> None:
-        """Refuse what a server may read as another request than the one that is decided on (G-60, G-77)."""
-        inside = self._box.rules.looks_inside(allowed.host, allowed.port)
-        if (guarded or inside) and (why := unsafe(path)) is not None:
-            raise _StopError(
-                _bad(allowed, f"the path could be read in two ways: {why}", "write it plainly"), 400
-            )
-        if inside and _overrides_method(request):
-            raise _StopError(
-                _bad(allowed, "the request asks the server to take another method", "send the method itself")
-            )
-
-    def _checked_for_leaks(
-        self, allowed: Allowed, target: str, fields: list[tuple[str, str]]
-    ) -> Guard | None:
-        """What looks for secrets in the request, its head being free of them (G-44)."""
-        if self._box.tenants_secrets is None:
-            return None
-        guard = Guard(self._box.tenants_secrets)
-        try:
-            guard.check("\n".join([target, *(value for _, value in fields)]).encode())
-        except LeakError as leak:
-            raise _StopError(self._leaked(allowed, leak.name)) from None
-        return guard
-
-    def _leaked(self, allowed: Allowed, name: str) -> Denied:
-        self._box.note(
-            "leak", "denied", host=allowed.host, port=allowed.port, secret=name, reason="secret-in-request"
-        )
-        _log.warning("a request of %s holds a secret itself", self._box.id)
-        return Denied(
-            allowed.host,
-            allowed.port,
-            Reason.SECRET,
-            "the request holds a secret of this host, which no sandbox is given",
-            "send the placeholder from this sandbox's environment; on the host, replace the secret: it has leaked",
-        )
-
-    def _note_strays(
-        self, allowed: Allowed, target: str, fields: list[tuple[str, str]], bound: tuple[Bound, ...]
-    ) -> None:
-        """Record placeholders that stay as they are, since their secret does not go here (G-32, G-348)."""
-        for one in self._box.bound:
-            if one not in bound and any(
-                stand in target or any(stand in value for _, value in fields) for stand, _ in one.pairs
-            ):
-                self._box.note("secret", "kept", host=allowed.host, port=allowed.port, secret=one.name,
-                               reason="not-bound-to-host")  # fmt: skip
 
     # -- there and back -------------------------------------------------------------------------------------------
 
-    async def _send(self, request: web.BaseRequest, call: _Call) -> web.StreamResponse:
+    async def _send(self, request: web.BaseRequest, head: Head, call: Call) -> web.StreamResponse:
         allowed, scheme = call.allowed, "https" if call.tls else "http"
         proxy = self._dialer.proxies.find(scheme, allowed.host, allowed.port)
         await self._check_way(allowed, proxied=proxy is not None)
-        headers = CIMultiDict(call.injected.fields)
-        if call.bound:
-            _ask_readably(headers)
+        headers = call.headers()
         if call.upgrade:
             websocket.offer(headers, inspected=bool(call.bound))
         for_proxy, for_tunnel = proxy.credentials(scheme) if proxy is not None else ({}, {})
         headers.update(for_proxy)
         await continue_if_asked(request, headers)
         try:
-            data = await self._data(request, call, headers)
-            used = set(call.injected.used)
-            if (one := aws.signer(call.bound, call.injected.target, headers)) is not None:
-                data = await aws.sign(one, request.method, call.injected.target, allowed.host, headers, data)
-                used.add(one.name)
+            ready = await call.ready(head, body_of(request) if request.body_exists else None, headers)
             host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
             sent = self._session.request(
                 request.method,
                 URL(f"{scheme}://{host}:{allowed.port}{call.injected.target}", encoded=True),
                 headers=headers,
-                data=data,
-                chunked=True if data is not None and _is_endless(data, headers) else None,
+                data=ready.data,
+                chunked=True if _is_endless(ready.data, headers) else None,
                 allow_redirects=False,
                 proxy=proxy.url if proxy is not None else None,
                 proxy_headers=for_tunnel,
             )
             async with sent as upstream:
-                self._allow(request, call, upstream.status, used)
+                self._outbound.sent(head, call, upstream.status, ready.used)
                 return await self._relay(request, upstream, call)
-        except _StopError:
+        except StopError:
             raise
         except InvalidInput as error:
-            raise _StopError(_bad(allowed, error.message, error.hint), 415) from None
+            raise StopError(bad_request(allowed, error.message, error.hint), 415) from None
         except Forbidden as error:
-            raise _StopError(_bad(allowed, error.message, error.hint)) from None
+            raise StopError(bad_request(allowed, error.message, error.hint)) from None
         except LeakError as leak:
-            raise _StopError(self._leaked(allowed, leak.name)) from None
+            raise StopError(self._outbound.leaked(allowed, leak.name)) from None
         except aiohttp.ClientConnectorCertificateError as error:
-            raise _StopError(_distrusted(allowed, error), 502) from None
+            raise StopError(distrusted(allowed, _verify_message(error)), 502) from None
         except aiohttp.ClientConnectorError as error:
             raise self._unreached(allowed, error) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if call.guard is not None and call.guard.leaked is not None:
-                raise _StopError(self._leaked(allowed, call.guard.leaked)) from None
+                raise StopError(self._outbound.leaked(allowed, call.guard.leaked)) from None
             _log.info("upstream of %s failed: %s", self._box.id, type(error).__name__)
-            raise _StopError(_failed(allowed, "answer this request"), 502) from None
+            raise StopError(unanswered(allowed, "answer this request"), 502) from None
 
     async def _check_way(self, allowed: Allowed, *, proxied: bool) -> None:
         if proxied:
-            if (refusal := proxy_refusal(self._box, allowed)) is not None:
-                raise _StopError(refusal)
+            if (refusal := proxy_refusal(allowed)) is not None:
+                raise StopError(refusal)
         elif literal(allowed.host) is not None:
             # The connector dials addresses without asking its resolver.
             found = await self._dialer.addresses(self._box, allowed)
             if isinstance(found, Denied):
-                raise _StopError(found)
-
-    @staticmethod
-    async def _data(
-        request: web.BaseRequest, call: _Call, headers: CIMultiDict[str]
-    ) -> bytes | AsyncIterator[bytes] | None:
-        if not request.body_exists:
-            return None
-        outgoing = Outgoing(
-            call.guard,
-            call.injected.exchange,
-            coding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])),
-            request.headers.get(hdrs.CONTENT_TYPE, ""),
-        )
-        return await outgoing.framed(body_of(request), headers)
-
-    def _allow(self, request: web.BaseRequest, call: _Call, status: int, used: set[str]) -> None:
-        kind = "https" if call.tls else "http"
-        self._box.allow(kind, call.allowed, method=request.method, path=call.path, status=status)
-        for name in sorted(used):
-            self._box.note("secret", "used", host=call.allowed.host, port=call.allowed.port, method=request.method,
-                           path=call.path, secret=name, status=status)  # fmt: skip
+                raise StopError(found)
 
     async def _relay(
-        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, call: _Call
+        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, call: Call
     ) -> web.StreamResponse:
         bad = framing.check_response(upstream.raw_headers)
         if bad is not None:
             upstream.close()
-            raise _StopError(_bad(call.allowed, bad.message, "this server cannot be used"), bad.status)
+            raise StopError(bad_request(call.allowed, bad.message, "this server cannot be used"), bad.status)
         fields = [(name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc"]
         forms = call.forms
         if upstream.status == 101:
@@ -308,32 +173,28 @@ class Forwarder:
         self,
         request: web.BaseRequest,
         upstream: aiohttp.ClientResponse,
-        call: _Call,
+        call: Call,
         fields: list[tuple[str, str]],
     ) -> web.StreamResponse:
         """Pass a WebSocket on until it ends."""
         if not call.upgrade:
-            raise _StopError(
-                _bad(call.allowed, "the server changes the protocol unasked", "it cannot be used"), 502
+            raise StopError(
+                bad_request(call.allowed, "the server changes the protocol unasked", "it cannot be used"), 502
             )
         try:
             redactor = await websocket.relay(request, upstream, fields, call.forms)
         except InvalidInput as error:
-            raise _StopError(_bad(call.allowed, error.message, error.hint), 502) from None
-        self._note_hits(call, redactor)
+            raise StopError(bad_request(call.allowed, error.message, error.hint), 502) from None
+        if redactor is not None:
+            self._outbound.hits(call, redactor.found)
         # Nobody is there any more to get it.
         return closing(web.Response(status=200))
-
-    def _note_hits(self, call: _Call, redactor: Redactor | None) -> None:
-        for name, count in redactor.found.items() if redactor is not None else ():
-            self._box.note("redaction", "redacted", host=call.allowed.host, port=call.allowed.port, secret=name,
-                           reason=f"{count} hits")  # fmt: skip
 
     async def _redacted(
         self,
         request: web.BaseRequest,
         upstream: aiohttp.ClientResponse,
-        call: _Call,
+        call: Call,
         forms: Forms,
         fields: list[tuple[str, str]],
     ) -> web.StreamResponse:
@@ -344,8 +205,8 @@ class Forwarder:
             incoming = Incoming(forms, "" if bodiless else coding)
         except InvalidInput as error:
             upstream.close()
-            raise _StopError(
-                _bad(call.allowed, error.message, "this server cannot be used with a secret"), 502
+            raise StopError(
+                bad_request(call.allowed, error.message, "this server cannot be used with a secret"), 502
             ) from None
         dropped = (
             {"content-encoding", "content-length"}
@@ -360,15 +221,19 @@ class Forwarder:
         try:
             await pump(incoming.stream(upstream.content.iter_any()), response, request)
         finally:
-            self._note_hits(call, incoming.redactor)
+            self._outbound.hits(call, incoming.redactor.found)
         return response
 
     @staticmethod
-    def _unreached(allowed: Allowed, error: aiohttp.ClientConnectorError) -> _StopError:
+    def _unreached(allowed: Allowed, error: aiohttp.ClientConnectorError) -> StopError:
         cause = error.os_error
         if isinstance(cause, RefusedError):
-            return _StopError(cause.refusal)
-        return _StopError(_failed(allowed, "be reached"), 502)
+            return StopError(cause.refusal)
+        return StopError(unanswered(allowed, "be reached"), 502)
+
+    def multiplexed(self, decision: Decision) -> Multiplexed:
+        """Serves a connection of HTTP/2 whose TLS was ended here."""
+        return Multiplexed(self._box, self._dialer, decision)
 
     def refuse(self, request: web.BaseRequest, refusal: Denied, status: int) -> web.Response:
         """Refuse a request."""
@@ -384,23 +249,8 @@ class Forwarder:
         )
 
 
-def _overrides_method(request: web.BaseRequest) -> bool:
-    named: Mapping[bytes, list[bytes]] = framing.by_name(request.raw_headers)
-    if any(name.encode() in named for name in OVERRIDES):
-        return True
-    query = request.raw_path.partition("?")[2]
-    return any(unquote_plus(part.partition("=")[0]).lower() == "_method" for part in query.split("&"))
-
-
-def _ask_readably(headers: CIMultiDict[str]) -> None:
-    """Ask for an answer that can be searched for secrets (G-94, G-142)."""
-    headers[hdrs.ACCEPT_ENCODING] = readable_codings(headers.popall(hdrs.ACCEPT_ENCODING, []))
-    for name in _NO_RANGES:
-        headers.popall(name, None)
-
-
-def _is_endless(data: bytes | AsyncIterator[bytes], headers: CIMultiDict[str]) -> bool:
-    return not isinstance(data, bytes) and hdrs.CONTENT_LENGTH not in headers
+def _is_endless(data: aws.Data, headers: CIMultiDict[str]) -> bool:
+    return data is not None and not isinstance(data, bytes) and hdrs.CONTENT_LENGTH not in headers
 
 
 def _fields(upstream: aiohttp.ClientResponse) -> list[tuple[str, str]]:
@@ -435,27 +285,5 @@ def cut(request: web.BaseRequest) -> None:
         request.transport.abort()
 
 
-def _bad(allowed: Allowed, message: str, hint: str) -> Denied:
-    return Denied(allowed.host, allowed.port, Reason.BAD_REQUEST, message, hint)
-
-
-def _failed(allowed: Allowed, what: str) -> Denied:
-    return Denied(
-        allowed.host,
-        allowed.port,
-        Reason.UNREACHABLE,
-        f"{allowed.host} could not {what}",
-        "it is allowed; try again later",
-    )
-
-
-def _distrusted(allowed: Allowed, error: aiohttp.ClientConnectorCertificateError) -> Denied:
-    """The server's certificate is not good: told inside of a connection that is (G-136)."""
-    why = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
-    return Denied(
-        allowed.host,
-        allowed.port,
-        Reason.UNREADABLE,
-        f"the certificate of {allowed.host} is not accepted: {why}",
-        "the host's own trust decides; its operator can add a company's authority there",
-    )
+def _verify_message(error: aiohttp.ClientConnectorCertificateError) -> str:
+    return getattr(error.certificate_error, "verify_message", "")

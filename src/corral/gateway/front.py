@@ -16,6 +16,8 @@ from corral.gateway.names import GATEWAY
 from corral.gateway.replies import closing, plain
 from corral.policy.egress import GATEWAY_HOST, Allowed, Decision, Denied, Reason, split_authority
 
+HTTP2 = "h2"
+"""HTTP/2 over TLS, as it is negotiated (ALPN)."""
 KEEP_ALIVE = 75.0
 """Seconds for a request's head to be complete, on a new connection or after the last answer."""
 _LINGER = 2.0
@@ -31,6 +33,9 @@ class Egress(Protocol):
 
     async def serve_inside(self, request: web.BaseRequest, allowed: Allowed) -> web.StreamResponse:
         """Answer a request on a connection whose TLS the gateway has ended."""
+
+    def multiplexed(self, decision: Decision) -> asyncio.Protocol:
+        """Serves a connection of HTTP/2 whose TLS the gateway has ended."""
 
     def refuse(self, request: web.BaseRequest, refusal: Denied, status: int) -> web.Response:
         """Refuse a request."""
@@ -118,9 +123,13 @@ class Front:
         """A maker of protocols for a listener at `port`."""
         return _Server(self._box, partial(self._handle, port))
 
-    def inside(self, decision: Decision) -> Callable[[], asyncio.Protocol]:
-        """A maker of protocols for a connection whose TLS was ended, which is one to the decision's host."""
-        return _Server(self._box, partial(self._handle_inside, decision))
+    def inside(self, decision: Decision, spoken: str | None) -> asyncio.Protocol:
+        """The protocol for a connection whose TLS was ended, which is one to the decision's host; `spoken` is what was
+        negotiated.
+        """
+        if spoken == HTTP2:
+            return self._egress.multiplexed(decision)
+        return _Server(self._box, partial(self._handle_inside, decision))()
 
     async def _handle_inside(self, decision: Decision, request: web.BaseRequest) -> web.StreamResponse:
         if (bad := _malformed(request)) is not None:

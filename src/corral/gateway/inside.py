@@ -7,6 +7,7 @@ asyncio that are public.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 HANDSHAKE_TIMEOUT = 20.0
@@ -14,9 +15,13 @@ _SHUTDOWN_TIMEOUT = 5.0
 
 
 async def end_tls(
-    transport: asyncio.Transport, hello: bytes, context: ssl.SSLContext, protocol: asyncio.Protocol
+    transport: asyncio.Transport,
+    hello: bytes,
+    context: ssl.SSLContext,
+    protocol_for: Callable[[str | None], asyncio.Protocol],
 ) -> asyncio.Transport:
-    """The server's end of a TLS connection that began with `hello`, given to `protocol`. `transport` must not be reading.
+    """The server's end of a TLS connection that began with `hello`, given to the protocol for what was negotiated (ALPN).
+    `transport` must not be reading.
 
     Raises OSError (ssl.SSLError among others) if the handshake fails.
     """
@@ -43,6 +48,7 @@ async def end_tls(
         raise
     if started is None or held.ended:
         raise ConnectionResetError("the client went away")
+    protocol = protocol_for(started.get_extra_info("ssl_object").selected_alpn_protocol())
     started.set_protocol(protocol)
     protocol.connection_made(started)
     if held.received:

@@ -26,6 +26,7 @@ from corral.gateway import pricing
 from corral.gateway.channel import Channel
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
+from corral.gateway.front import HTTP2
 from corral.gateway.outbox import Outbox
 from corral.gateway.proxies import Proxies
 from corral.gateway.reservations import Reservations
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 class Process:
     """The link's end in this process: one call at a time, in order."""
 
-    def __init__(self, sock: socket.socket, tls: ssl.SSLContext) -> None:
+    def __init__(self, sock: socket.socket, tls: ssl.SSLContext, http2: ssl.SSLContext) -> None:
         self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self._calls: asyncio.Queue[tuple[link.Message, list[int]]] = asyncio.Queue()
@@ -62,7 +63,7 @@ class Process:
         self._desk = Desk(self._channel)
         self._spools = Spools(self._channel)
         self._forging: set[asyncio.Task[None]] = set()
-        dialer = Dialer(Proxies.of_process(), tls, executor)
+        dialer = Dialer(Proxies.of_process(), tls, http2, executor)
         self._service = Service(
             dialer, Outbox(self._channel).audit, self._reservations, self._desk, self._spools
         )
@@ -165,8 +166,8 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _serve(sock: socket.socket, tls: ssl.SSLContext) -> None:
-    await Process(sock, tls).run()
+async def _serve(sock: socket.socket, tls: ssl.SSLContext, http2: ssl.SSLContext) -> None:
+    await Process(sock, tls, http2).run()
 
 
 def main() -> int:
@@ -179,7 +180,9 @@ def main() -> int:
     _limit()
     sock = socket.socket(fileno=options.control_fd)
     sock.set_inheritable(False)
-    tls = ssl.create_default_context()
+    # While files can be read that are not everybody's.
+    tls, http2 = ssl.create_default_context(), ssl.create_default_context()
+    http2.set_alpn_protocols([HTTP2])
     pricing.load()
     if options.uid is not None:
         drop_privileges(options.uid)
@@ -187,7 +190,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(sock, tls))
+        runner.run(_serve(sock, tls, http2))
     return 0
 
 

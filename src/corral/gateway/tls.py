@@ -12,6 +12,7 @@ client that hid nothing goes on, any other one ends the handshake, as it must wh
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from corral.errors import InvalidInput, TooLarge
 from corral.gateway.authority import Authority
@@ -131,9 +132,8 @@ class TlsClient(Side):
         context = await authority.context(decision.host)
         if self.transport is None:
             return
-        protocol = self._front.inside(decision)()
         try:
-            await end_tls(transport, hello, context, protocol)
+            await end_tls(transport, hello, context, partial(self._front.inside, decision))
         except OSError as error:
             self._note_failure(decision, error)
             transport.abort()

@@ -1,10 +1,9 @@
-"""What clients can follow."""
+"""What clients can follow: changes of sandboxes' lives."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from corral.model.approval import Approval
-from corral.model.budget import Warned
 from corral.model.ids import SandboxId, TenantId
 
 
@@ -30,19 +29,4 @@ class ApprovalEvent:
     approval: Approval
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetEvent:
-    """Much of a budget is spent. `name` is that of the sandbox whose call it was. Counted in the same sequence."""
-
-    sequence: int
-    name: str
-    warned: Warned
-    at: datetime
-
-    @property
-    def tenant(self) -> TenantId:
-        """Whose it is."""
-        return self.warned.tenant
-
-
-Event = LifecycleEvent | ApprovalEvent | BudgetEvent
+Event = LifecycleEvent | ApprovalEvent

@@ -1,0 +1,243 @@
+"""A request to an allowed host, decided on and made ready: what may be sent, what goes into it, what is looked for in its
+answer. The same for every version of HTTP.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
+
+from aiohttp import hdrs
+from multidict import CIMultiDict
+
+from corral.gateway import aws, framing
+from corral.gateway.aws import Data
+from corral.gateway.box import Box
+from corral.gateway.inject import Bound, Injected, Rejected, inject
+from corral.gateway.redact import Forms
+from corral.gateway.rewrite import Guard, LeakError, Outgoing, coding_of, readable_codings
+from corral.policy.egress import Allowed, Denied, Reason
+from corral.policy.paths import OVERRIDES, unsafe
+
+_NO_RANGES = frozenset({"range", "if-range"})
+
+_log = logging.getLogger(__name__)
+
+
+class StopError(Exception):
+    """Ends a request with a refusal."""
+
+    def __init__(self, refusal: Denied, status: int = 403) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request before its body: `target` is path and query, `fields` are spelled and ordered as they came. `websocket`:
+    it is a good handshake of one, over TLS.
+    """
+
+    method: str
+    target: str
+    fields: framing.Fields
+    websocket: bool = False
+
+    @property
+    def path(self) -> str:
+        """The target without the query."""
+        return self.target.partition("?")[0]
+
+    def all(self, name: str) -> list[str]:
+        """The values of a field, as text."""
+        named = framing.by_name(self.fields)
+        return [value.decode("utf-8", "replace") for value in named.get(name.lower().encode(), [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A request's body as it is to be sent, and the names of the secrets that are in the request."""
+
+    data: Data
+    used: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that may be made: as it is to be sent, and what must be taken out of its answer."""
+
+    allowed: Allowed
+    tls: bool
+    injected: Injected
+    bound: tuple[Bound, ...]
+    guard: Guard | None
+    path: str
+    upgrade: bool
+
+    @property
+    def forms(self) -> Forms | None:
+        """What is looked for in the answer."""
+        return Forms.joined(one.forms for one in self.bound) if self.bound else None
+
+    def headers(self) -> CIMultiDict[str]:
+        """The fields to be sent. Where the answer is searched, it is asked for in a form that can be (G-94, G-142)."""
+        headers = CIMultiDict(self.injected.fields)
+        if self.bound:
+            headers[hdrs.ACCEPT_ENCODING] = readable_codings(headers.popall(hdrs.ACCEPT_ENCODING, []))
+            for name in _NO_RANGES:
+                headers.popall(name, None)
+        return headers
+
+    async def ready(self, head: Head, body: AsyncIterator[bytes] | None, headers: CIMultiDict[str]) -> Ready:
+        """The body as it is to be sent, with `headers` changed for it. Raises InvalidInput, Forbidden, LeakError."""
+        data: Data = None
+        if body is not None:
+            coding = coding_of(head.all(hdrs.CONTENT_ENCODING))
+            kind = next(iter(head.all(hdrs.CONTENT_TYPE)), "")
+            data = await Outgoing(self.guard, self.injected.exchange, coding, kind).framed(body, headers)
+        target = self.injected.target
+        if (one := aws.signer(self.bound, target, headers)) is None:
+            return Ready(data, self.injected.used)
+        data = await aws.sign(one, head.method, target, self.allowed.host, headers, data)
+        return Ready(data, self.injected.used | {one.name})
+
+
+class Outbound:
+    """Decides on one box's requests to hosts that it may reach."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    def prepare(self, head: Head, allowed: Allowed, *, tls: bool) -> Call:
+        """The request as it is to be sent. Raises StopError."""
+        bound = self._box.bound_at(allowed.host, allowed.port, tls=tls)
+        self._check_readings(head, allowed, guarded=bool(bound))
+        decision = self._box.rules.decide_request(allowed, head.method, head.path)
+        if isinstance(decision, Denied):
+            raise StopError(decision)
+        upgrade = framing.wants_upgrade(head.fields)
+        if upgrade and not head.websocket:
+            raise StopError(
+                bad_request(
+                    decision,
+                    "connections cannot change their protocol here",
+                    "use WebSockets over TLS (wss://)",
+                )
+            )
+        try:
+            fields = framing.end_to_end(head.fields)
+        except UnicodeDecodeError:
+            raise StopError(
+                bad_request(decision, "a header field is not UTF-8", "send ASCII fields"), 400
+            ) from None
+        guard = self._checked_for_leaks(decision, head.target, fields)
+        injected = inject(bound, head.method, head.target, fields, upgrade=upgrade)
+        if isinstance(injected, Rejected):
+            raise StopError(
+                Denied(decision.host, decision.port, Reason.NO_PLACEHOLDER, injected.message, injected.hint)
+            )
+        self._note_strays(decision, head.target, fields, bound)
+        return Call(decision, tls, injected, bound, guard, head.path, upgrade)
+
+    def _check_readings(self, head: Head, allowed: Allowed, *, guarded: bool) -> None:
+        """Refuse what a server may read as another request than the one that is decided on (G-60, G-77)."""
+        inside = self._box.rules.looks_inside(allowed.host, allowed.port)
+        if (guarded or inside) and (why := unsafe(head.path)) is not None:
+            raise StopError(
+                bad_request(allowed, f"the path could be read in two ways: {why}", "write it plainly"), 400
+            )
+        if inside and _overrides_method(head):
+            raise StopError(
+                bad_request(
+                    allowed, "the request asks the server to take another method", "send the method itself"
+                )
+            )
+
+    def _checked_for_leaks(
+        self, allowed: Allowed, target: str, fields: list[tuple[str, str]]
+    ) -> Guard | None:
+        """What looks for secrets in the request, its head being free of them (G-44)."""
+        if self._box.tenants_secrets is None:
+            return None
+        guard = Guard(self._box.tenants_secrets)
+        try:
+            guard.check("\n".join([target, *(value for _, value in fields)]).encode())
+        except LeakError as leak:
+            raise StopError(self.leaked(allowed, leak.name)) from None
+        return guard
+
+    def leaked(self, allowed: Allowed, name: str) -> Denied:
+        """The refusal of a request that holds a secret itself, which is an alarm."""
+        self._box.note(
+            "leak", "denied", host=allowed.host, port=allowed.port, secret=name, reason="secret-in-request"
+        )
+        _log.warning("a request of %s holds a secret itself", self._box.id)
+        return Denied(
+            allowed.host,
+            allowed.port,
+            Reason.SECRET,
+            "the request holds a secret of this host, which no sandbox is given",
+            "send the placeholder from this sandbox's environment; on the host, replace the secret: it has leaked",
+        )
+
+    def _note_strays(
+        self, allowed: Allowed, target: str, fields: list[tuple[str, str]], bound: tuple[Bound, ...]
+    ) -> None:
+        """Record placeholders that stay as they are, since their secret does not go here (G-32, G-348)."""
+        for one in self._box.bound:
+            if one not in bound and any(
+                stand in target or any(stand in value for _, value in fields) for stand, _ in one.pairs
+            ):
+                self._box.note("secret", "kept", host=allowed.host, port=allowed.port, secret=one.name,
+                               reason="not-bound-to-host")  # fmt: skip
+
+    def sent(self, head: Head, call: Call, status: int, used: frozenset[str]) -> None:
+        """Record a request that was sent, with the secrets that went into it."""
+        host, port = call.allowed.host, call.allowed.port
+        kind = "https" if call.tls else "http"
+        self._box.allow(kind, call.allowed, method=head.method, path=call.path, status=status)
+        for name in sorted(used):
+            self._box.note("secret", "used", host=host, port=port, method=head.method, path=call.path, secret=name,
+                           status=status)  # fmt: skip
+
+    def hits(self, call: Call, found: Mapping[str, int]) -> None:
+        """Record secrets that were taken out of an answer."""
+        for name, count in found.items():
+            self._box.note("redaction", "redacted", host=call.allowed.host, port=call.allowed.port, secret=name,
+                           reason=f"{count} hits")  # fmt: skip
+
+
+def bad_request(allowed: Allowed, message: str, hint: str) -> Denied:
+    """The refusal of a request that cannot be sent as it is, or of an answer that cannot be passed on."""
+    return Denied(allowed.host, allowed.port, Reason.BAD_REQUEST, message, hint)
+
+
+def unanswered(allowed: Allowed, what: str) -> Denied:
+    """The refusal of a request whose server could not do what was needed."""
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.UNREACHABLE,
+        f"{allowed.host} could not {what}",
+        "it is allowed; try again later",
+    )
+
+
+def distrusted(allowed: Allowed, why: str) -> Denied:
+    """The server's certificate is not good: told inside of a connection that is (G-136)."""
+    return Denied(
+        allowed.host,
+        allowed.port,
+        Reason.UNREADABLE,
+        f"the certificate of {allowed.host} is not accepted: {why or 'it is not valid'}",
+        "the host's own trust decides; its operator can add a company's authority there",
+    )
+
+
+def _overrides_method(head: Head) -> bool:
+    named = framing.by_name(head.fields)
+    if any(name.encode() in named for name in OVERRIDES):
+        return True
+    query = head.target.partition("?")[2]
+    return any(unquote_plus(part.partition("=")[0]).lower() == "_method" for part in query.split("&"))
