@@ -137,6 +137,8 @@ async def _fill_debian(root: Path, progress: Progress) -> None:
         )
     await asyncio.to_thread(_clean, root)
     await asyncio.to_thread(_write_files, root, recipe.DEBIAN_FILES, {"/usr/bin/vim": "vim.tiny"})
+    for name in recipe.DEBIAN_FOLDERS:
+        _folder(root / name.lstrip("/"), root)
 
 
 def _clean(root: Path) -> None:
@@ -252,9 +254,14 @@ def _write_files(root: Path, files: Mapping[str, tuple[int, str]], links: Mappin
 def _place(root: Path, name: str) -> Path:
     """Where a new file goes: nothing is there, and everybody can reach it, whatever the daemon's umask is."""
     path = root / name.lstrip("/")
-    missing = [parent for parent in path.parents if parent.is_relative_to(root) and not parent.exists()]
-    for parent in reversed(missing):
-        parent.mkdir()
-        parent.chmod(0o755)
+    _folder(path.parent, root)
     path.unlink(missing_ok=True)  # the build may have left a link there, which would be followed
     return path
+
+
+def _folder(folder: Path, root: Path) -> None:
+    """Make a directory below `root`, which everybody can enter, as those above it that are not there."""
+    missing = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.exists()]
+    for path in reversed(missing):
+        path.mkdir()
+        path.chmod(0o755)

@@ -79,6 +79,9 @@ DEBIAN_FILES: Mapping[str, tuple[int, str]] = {
     "/etc/machine-id": (0o444, ""),
 }
 
+# Packages link manuals there for their alternatives (Java's do), and fail to install where they cannot.
+DEBIAN_FOLDERS = tuple(f"/usr/share/man/man{section}" for section in range(1, 10))
+
 # What the build leaves in the tree. Removed after mmdebstrap has ended, never by a hook of it: while it runs, the
 # host's own /dev, /proc and /sys are mounted in there.
 EMPTIED = ("dev", "tmp", "usr/share/locale", "usr/share/man", "usr/share/info", "var/lib/apt/lists")
@@ -142,9 +145,8 @@ def key_of(*parts: object) -> str:
 
 def debian_key(machine: str) -> str:
     """The key of the Debian layer for a machine type. Which mirror it came from makes no difference."""
-    return key_of(
-        "debian", 1, machine, mmdebstrap_command("", Mirrors()), dict(DEBIAN_FILES), EMPTIED, REMOVED, PRUNED
-    )
+    command = mmdebstrap_command("", Mirrors())
+    return key_of("debian", 1, machine, command, dict(DEBIAN_FILES), DEBIAN_FOLDERS, EMPTIED, REMOVED, PRUNED)
 
 
 def node_key(release: NodeRelease) -> str:
