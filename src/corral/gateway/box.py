@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Container, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -37,6 +38,15 @@ _LOOK_AGAIN = 1.0
 _HANDSHAKE_RATE, _HANDSHAKE_BURST = 50.0, 200
 """TLS handshakes that the gateway does for one box: each costs as much as some hundred requests."""
 _LEAF_RATE, _LEAF_BURST = 5.0, 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A request that a service of this kind is answering by this secret."""
+
+    kind: str
+    secret: str
+    request: web.BaseRequest
 
 
 class Box:
@@ -75,7 +85,7 @@ class Box:
         self._bound: dict[asyncio.BaseTransport, tuple[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_close: list[Callable[[], None]] = []
-        self._uses: dict[int, tuple[str, web.BaseRequest]] = {}
+        self._uses: dict[int, _Use] = {}
         self.set_grant(attach.grant)
 
     @property
@@ -166,9 +176,11 @@ class Box:
                 cast(asyncio.Transport, transport).abort()
 
     @asynccontextmanager
-    async def using(self, secret: str, request: web.BaseRequest) -> AsyncIterator[None]:
-        """While it is entered, the request's connection is cut once the secret is not covered any more (G-333)."""
-        self._uses[id(request)] = (secret, request)
+    async def using(self, kind: str, secret: str, request: web.BaseRequest) -> AsyncIterator[None]:
+        """While it is entered, the request's connection is cut once the secret is not covered any more (G-333). `kind` is
+        the service's, for the record of that.
+        """
+        self._uses[id(request)] = _Use(kind, secret, request)
         try:
             yield
         finally:
@@ -176,10 +188,11 @@ class Box:
 
     def cut_uncovered(self, covered: Container[str]) -> None:
         """Cut what uses a secret that is not among those covered."""
-        for secret, request in list(self._uses.values()):
-            if secret not in covered and request.transport is not None:
-                self.note("llm", "cut", secret=secret, reason="secret-revoked")
-                request.transport.abort()
+        for use in list(self._uses.values()):
+            transport = use.request.transport
+            if use.secret not in covered and transport is not None:
+                self.note(use.kind, "cut", secret=use.secret, reason="secret-revoked")
+                transport.abort()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""

@@ -8,7 +8,7 @@ held, read and judged first: see `gitpush`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -76,7 +76,9 @@ class GitService:
             unauthenticated = self._authenticate(request)
             if unauthenticated is not None:
                 return unauthenticated
-            return await self._dispatch(request, found, self._target(found))
+            target = self._target(found)
+            async with self._using(target, request):
+                return await self._dispatch(request, found, target)
         except GitRefusedError as refused:
             self._note("denied", found, refused.reason, request.method, path, refused.status)
             return closing(plain(refused.status, refused.text, reason=refused.reason))
@@ -110,6 +112,11 @@ class GitService:
                 f"ask the person who runs it to open it: corral create --git-repo {name}:write", "read-only",
             )  # fmt: skip
         return target(grant, self._granted(self._box))
+
+    def _using(self, target: Target, request: web.BaseRequest) -> AbstractAsyncContextManager[None]:
+        """Cuts what goes by a credential once the grant covers it no more: clones, pushes, also one that waits (G-333)."""
+        secret = target.grant.secret
+        return nullcontext() if secret is None else self._box.using("git", secret, request)
 
     async def _dispatch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         match route.service:

@@ -9,17 +9,12 @@
 5. The server's refs are compared with those that the push was judged by. Then the same bytes go upstream in one request
    with their full length: cut anywhere, the server has an incomplete pack and does nothing. Nothing is ever sent twice:
    what is not known to be done, the client is told, and the ids make a second attempt harmless.
-
-A refusal is a report as git's own servers give it: `! [remote rejected]` for every ref, with the reason (G-255).
 """
 
 import asyncio
-import contextlib
 import logging
-import zlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -35,43 +30,23 @@ from corral.gateway.gitupstream import (
     refused_by_server,
     upstream_headers,
 )
+from corral.gateway.pushanswer import DeniedError, PushAnswer, empty
+from corral.gateway.pushbody import PushBody
 from corral.gateway.pushtext import ask_detail, ask_summary, refs_text
 from corral.gateway.redact import Redactor
 from corral.gateway.spools import Spool, Spools
-from corral.gateway.upstream import BODY_IDLE
 from corral.model.approval import Kind
 from corral.model.git import Verdict
 from corral.model.push import PushReport, PushToInspect
 from corral.policy import push as rules
 from corral.policy.repos import Route
-from corral.wire.gitpush import PushHead, PushReader, band, report, shown
+from corral.wire.gitpush import PushHead
 from corral.wire.gitrefs import RefsFilter
 from corral.wire.link import Asked
-from corral.wire.pktline import FLUSH, encode
 
-RESULT = "application/x-git-receive-pack-result"
-_ALIVE = encode(b"\x01")
-"""An empty line of the side band: git shows nothing of it, and writing it fails once nobody reads."""
-_KEEP_ALIVE = 5.0
-"""Seconds between signs of life while the client waits."""
 _RATE, _BURST = 0.5, 30
-_MAX_HEAD_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-
-class _DeniedError(Exception):
-    """Ends a push with a reason for each ref."""
-
-    def __init__(
-        self, reasons: dict[str, str], message: str, hint: str = "", *, reason: str = "rule"
-    ) -> None:
-        super().__init__(message)
-        self.reasons = reasons
-        self.message = message
-        self.hint = hint
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +68,13 @@ class PushService:
 
     async def serve(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         """Answer a POST to `git-receive-pack`."""
-        body = _Body(request)
+        body = PushBody(request)
         head = await body.head()
         if not head.commands:
-            # A client asks whether it may send before it sends much.
-            return web.Response(body=b"", content_type=RESULT, headers=_HEADERS)
+            return empty()
         if not self._attempts.take(asyncio.get_running_loop().time()):
             raise GitRefusedError(429, "this sandbox pushes too often", "wait a minute", "push-rate")
         return await _Push(self._services, request, route, target, head, body).run()
-
-
-_HEADERS = {"Server": "corral", "Cache-Control": "no-cache"}
 
 
 class _Push:
@@ -116,7 +87,7 @@ class _Push:
         route: Route,
         target: Target,
         head: PushHead,
-        body: "_Body",
+        body: PushBody,
     ) -> None:
         self._services = services
         self._box = services.box
@@ -126,7 +97,7 @@ class _Push:
         self._head = head
         self._body = body
         self._policy = services.box.push
-        self._response: web.StreamResponse | None = None
+        self._answer = PushAnswer(request, head)
 
     async def run(self) -> web.StreamResponse:
         """Take the push to its end."""
@@ -138,28 +109,31 @@ class _Push:
                 raise early
             spool = await self._services.spools.open(self._box.id, self._policy.max_pack)
             await self._body.into(spool)
-            await self._begin()
+            await self._answer.begin()
             await self._judge(spool)
             return await self._forward(spool)
-        except _DeniedError as denied:
-            return await self._refuse(denied)
+        except DeniedError as denied:
+            return await self._refused(denied)
         except (InvalidInput, TooLarge) as error:
-            return await self._refuse(self._denied(error.message, error.hint, "bad-push"))
+            return await self._refused(self._denied(error.message, error.hint, "bad-push"))
         except CorralError as error:
-            return await self._refuse(self._denied(error.message, error.hint, error.code))
+            return await self._refused(self._denied(error.message, error.hint, error.code))
         except GitRefusedError as error:
-            return await self._refuse(self._denied(error.message, error.hint, error.reason))
+            return await self._refused(self._denied(error.message, error.hint, error.reason))
         finally:
             if spool is not None:
                 spool.close()
 
-    def _denied(self, message: str, hint: str, reason: str) -> _DeniedError:
-        short = " ".join(message.split())[:200]
-        return _DeniedError({one.ref: short for one in self._head.commands}, message, hint, reason=reason)
+    def _denied(self, message: str, hint: str, reason: str) -> DeniedError:
+        return DeniedError.whole(self._head, message, hint, reason)
+
+    async def _refused(self, denied: DeniedError) -> web.StreamResponse:
+        self._note("denied", denied.reason, denied.message)
+        return await self._answer.refuse(denied, body_ended=self._body.ended)
 
     # -- judging ----------------------------------------------------------------------------------------------------
 
-    def _by_refs(self) -> _DeniedError | None:
+    def _by_refs(self) -> DeniedError | None:
         """What its refs and options alone forbid: whatever an update turns out to be, if no rule would let it."""
         unlisted = rules.refused_options(self._policy, self._head.options)
         if unlisted:
@@ -179,14 +153,14 @@ class _Push:
         ]
         return None if rules.verdict(forced) is not Verdict.DENY else self._by_rules(judged)
 
-    def _by_rules(self, judged: list[rules.Judgement]) -> _DeniedError:
+    def _by_rules(self, judged: list[rules.Judgement]) -> DeniedError:
         first = next(one for one in judged if one.verdict is Verdict.DENY)
         hint = f"push to refs/heads/corral/{self._box.name}, which is this sandbox's own, or ask its owner for a rule"
-        return _DeniedError(dict(rules.reasons(judged)), first.reason, hint)
+        return DeniedError(dict(rules.reasons(judged)), first.reason, hint)
 
     async def _judge(self, spool: Spool) -> None:
-        """Return if it may go on; raise _DeniedError if not."""
-        await self._say("reading the push")
+        """Return if it may go on; raise DeniedError if not."""
+        await self._answer.say("reading the push")
         found = await self._inspected(spool)
         forward = {one.ref: one.forward for one in found.refs}
         judged = [
@@ -218,7 +192,7 @@ class _Push:
             self._policy.authors,
             self._policy.signed,
         )
-        return await self._waiting_for(spool.inspect(push))
+        return await self._answer.waiting_for(spool.inspect(push))
 
     async def _ask(self, spool: Spool, judged: list[rules.Judgement], found: PushReport, why: str) -> None:
         name = self._target.grant.name
@@ -229,14 +203,15 @@ class _Push:
 
         def told(asked: Asked) -> None:
             who = f"{asked.listeners} listening" if asked.listeners else "nobody is listening now"
-            self._announce(
+            text = (
                 f"a person is asked ({who}), who has {asked.seconds} seconds\n"
                 f"  on the host: corral approve {asked.approval}   or   corral deny {asked.approval}"
             )
+            self._box.spawn(self._answer.say_if_heard(text))
 
         summary = ask_summary(name, judged, found)
-        await self._say(f"this push needs a person's yes: {reasons}\n  {summary}")
-        answer = await self._waiting_for(
+        await self._answer.say(f"this push needs a person's yes: {reasons}\n  {summary}")
+        answer = await self._answer.waiting_for(
             self._services.desk.ask(
                 self._box.id,
                 Kind.PUSH,
@@ -253,69 +228,7 @@ class _Push:
                 f"refused{by}: {reason}", "talk to the person, then push again", "not-approved"
             )
         self._note("approved", "approval", "")
-        await self._say(f"approved by {answer.by or 'a person'}")
-
-    # -- talking ----------------------------------------------------------------------------------------------------
-
-    async def _begin(self) -> None:
-        """Begin the answer: from here on the client can be told what is waited for."""
-        if self._head.band is not None:
-            await self._begun()
-
-    async def _begun(self) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_HEADERS)
-        response.content_type = RESULT
-        await response.prepare(self._request)
-        self._response = response
-        return response
-
-    async def _say(self, text: str) -> None:
-        if self._response is not None:
-            await self._response.write(shown(self._head, f"corral: {text}"))
-
-    def _announce(self, text: str) -> None:
-        self._box.spawn(self._said(text))
-
-    async def _said(self, text: str) -> None:
-        with contextlib.suppress(ConnectionError):
-            await self._say(text)
-
-    async def _waiting_for(self, work: Awaitable[_T]) -> _T:
-        """The result of what takes long, with a sign of life to the client meanwhile. Its going away ends the work."""
-        task = asyncio.ensure_future(work)
-        try:
-            while True:
-                done, _ = await asyncio.wait((task,), timeout=_KEEP_ALIVE)
-                if done:
-                    return task.result()
-                if self._response is not None:
-                    await self._response.write(_ALIVE)
-        finally:
-            task.cancel()
-
-    async def _refuse(self, denied: _DeniedError) -> web.StreamResponse:
-        self._note("denied", denied.reason, denied.message)
-        text = f"corral: {denied.message}" + (
-            f"\n{denied.hint[:1].upper()}{denied.hint[1:]}" if denied.hint else ""
-        )
-        data = shown(self._head, text) + self._ending(denied)
-        if not data:
-            # It reads no report and has no side band: there is only the status to tell.
-            raise GitRefusedError(403, denied.message, denied.hint or "push otherwise", denied.reason)
-        if self._response is None:
-            response = web.Response(body=data, headers=_HEADERS, content_type=RESULT)
-            if not self._body.ended:
-                response.force_close()
-            return response
-        await self._response.write(data)
-        await self._response.write_eof()
-        return self._response
-
-    def _ending(self, denied: _DeniedError) -> bytes:
-        """The end of the answer: a report, or for a client that reads none the side band's error."""
-        if self._head.reports:
-            return report(self._head, denied.reasons)
-        return b"" if self._head.band is None else band(self._head, 3, denied.message.encode()) + FLUSH
+        await self._answer.say(f"approved by {answer.by or 'a person'}")
 
     def _note(self, decision: str, reason: str, rule: str) -> None:
         self._box.note(
@@ -387,102 +300,8 @@ class _Push:
                 )
 
     async def _relay(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Pass the server's report on, the credential taken out of it."""
-        response = self._response or await self._begun()
-        redactor = (
-            Redactor(self._target.forms, self._target.grant.secret or "") if self._target.forms else None
-        )
-        async for chunk in answer.content.iter_any():
-            await response.write(redactor.feed(chunk) if redactor else chunk)
-        if redactor:
-            await response.write(redactor.finish())
-        await response.write_eof()
+        forms = self._target.forms
+        redactor = Redactor(forms, self._target.grant.secret or "") if forms else None
+        response = await self._answer.relay(answer.content.iter_any(), redactor)
         self._note("done", "", "")
         return response
-
-
-class _Body:
-    """The request's body, decoded, in pieces."""
-
-    def __init__(self, request: web.BaseRequest) -> None:
-        self._request = request
-        self._reader = PushReader()
-        self._rest = b""
-        self._gzip = _decoder(request)
-        self.ended = False
-
-    async def head(self) -> PushHead:
-        """What stands before the pack. Raises GitRefusedError for what is no push."""
-        try:
-            async with asyncio.timeout(_MAX_HEAD_SECONDS):
-                while True:
-                    data = await self._piece()
-                    if not data:
-                        raise InvalidInput("the push is cut", "push again")
-                    head = self._reader.feed(data)
-                    if head is not None:
-                        self._rest = self._reader.rest
-                        return head
-        except TimeoutError:
-            raise GitRefusedError(408, "the push did not come", "push again", "push-timeout") from None
-        except (InvalidInput, TooLarge) as error:
-            raise GitRefusedError(400, error.message, error.hint, "bad-push") from None
-
-    async def into(self, spool: Spool) -> None:
-        """Write the pack to a file. Raises TooLarge, DiskFull, InvalidInput."""
-        if self._rest:
-            await spool.write(self._rest)
-        while data := await self._piece():
-            await spool.write(data)
-        await spool.flush()
-        self.ended = True
-
-    async def discard(self, limit: int) -> None:
-        """Read to the end, so that the client gets to read the answer; but not for ever."""
-        size = 0
-        while data := await self._piece():
-            size += len(data)
-            if size > limit:
-                return
-        self.ended = True
-
-    async def _piece(self) -> bytes:
-        """The next bytes; none at the end."""
-        while True:
-            try:
-                async with asyncio.timeout(BODY_IDLE):
-                    data = await self._request.content.readany()
-            except web.RequestPayloadError:
-                raise InvalidInput("the push is cut or badly framed", "push again") from None
-            if not data or self._gzip is None:
-                return data
-            decoded = self._gzip.feed(data)
-            if decoded:
-                return decoded
-
-
-class _Gzip:
-    """Takes gzip off, so much at a time."""
-
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(31)
-
-    def feed(self, data: bytes) -> bytes:
-        try:
-            out = self._decoder.decompress(data, 64 * 1024 * 1024)
-        except zlib.error:
-            raise InvalidInput("the push is not valid gzip", "push again") from None
-        if self._decoder.unconsumed_tail or self._decoder.unused_data:
-            raise InvalidInput("the push is compressed too much", "push again")
-        return out
-
-
-def _decoder(request: web.BaseRequest) -> _Gzip | None:
-    coding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
-    if coding in ("gzip", "x-gzip"):
-        return _Gzip()
-    if coding != "identity":
-        raise GitRefusedError(
-            415, f"Content-Encoding {coding[:40]!r} is not supported", "use gzip", "bad-coding"
-        )
-    return None

@@ -103,7 +103,7 @@ class ModelService:
             return closing(plain(403, text, reason="no-such-secret"))
         spec = credential.spec
         try:
-            async with self._in_flight(), self._box.using(name, request):
+            async with self._in_flight(), self._box.using("llm", name, request):
                 return await self._call(request, credential, rest, query)
         except _RefusedError as refused:
             self._box.note(

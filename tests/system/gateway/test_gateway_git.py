@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 from aiohttp import web
@@ -24,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.system.gateway.conftest import TENANT, Bed, BoxEnd
+from tests.system.gateway.conftest import TENANT, Bed, BoxEnd, a_grant
 
 from corral.engine.ports import OpenedSecret
 from corral.gateway.questions import Told
@@ -789,3 +790,162 @@ async def test_an_lfs_server_that_lies(forge: GitBed, answer: Any) -> None:
     batch = forge.url() + "/info/lfs/objects/batch"
     status, _ = await lfs(forge, "POST", batch, {"operation": "download", "objects": []})
     assert status == 502
+
+
+# -- revoked --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Halfway:
+    """A server that stops in the middle of each transfer until the test goes on, and tells which one broke off; what
+    begins with `endless` has no end.
+    """
+
+    forge: GitBed
+    endless: str
+    begun: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    broken: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    whole: list[str] = field(default_factory=list)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "POST" and request.path.endswith("/git-receive-pack"):
+            return await self._take(request)
+        if request.path.startswith("/store/") or request.path.endswith("/git-upload-pack"):
+            return await self._give(request)
+        return await self.forge.server.serve(request)
+
+    async def _take(self, request: web.Request) -> web.StreamResponse:
+        await request.content.readany()
+        await self._pause(request)
+        try:
+            await request.read()
+        except (OSError, web.RequestPayloadError):
+            await self.broken.put(request.path)
+            raise
+        self.whole.append(request.path)
+        return web.Response()
+
+    async def _give(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_type = "application/x-git-upload-pack-result"
+        await response.prepare(request)
+        await response.write(b"begin ")
+        await self._pause(request)
+        try:
+            await response.write(b"end")
+            while request.path.startswith(self.endless):
+                await response.write(b"." * 64 * 1024)
+            await response.write_eof()
+        except OSError:
+            await self.broken.put(request.path)
+            raise
+        self.whole.append(request.path)
+        return response
+
+    async def _pause(self, request: web.Request) -> None:
+        await self.begun.put(request.path)
+        await self.go_on.wait()
+
+
+async def revoke(forge: GitBed, how: str, *kept: str) -> None:
+    """Take the secret `work` from the sandbox: from its grant, or from the vault."""
+    assert forge.end is not None
+    if how == "grant":
+        await forge.bed.client.regrant(a_grant(forge.end.id, forge.end.token, kept))
+    else:
+        base = f"https://{forge.host}"
+        await forge.bed.client.set_secrets(
+            [OpenedSecret(TENANT, name, Provider.GITHUB, base, Secret(TOKEN)) for name in kept]
+        )
+
+
+@pytest.mark.parametrize("how", ["grant", "vault"])
+async def test_a_clone_by_a_secret_that_is_gone_is_cut_and_no_other(forge: GitBed, how: str) -> None:
+    """G-333."""
+    base = f"https://{forge.host}"
+    names = ("work", "other")
+    await forge.bed.client.set_secrets(
+        [OpenedSecret(TENANT, name, Provider.GITHUB, base, Secret(TOKEN)) for name in names]
+    )
+    repos = (
+        RepoGrant(forge.host, "team/app", Access.READ, "work"),
+        RepoGrant(forge.host, "team/lib", Access.READ, "other"),
+    )
+    forge.end = await forge.bed.attach(secrets=names, repos=repos)
+    halfway = Halfway(forge, "/team/app")
+    forge.server.override = halfway.serve
+    headers = {"Host": "gateway.corral", "Authorization": f"Bearer {forge.end.token}"}
+    app, lib = (forge.url(f"team/{name}/git-upload-pack") for name in ("app", "lib"))
+    async with (
+        asyncio.timeout(100),
+        forge.bed.http.post(app, data=b"0000", headers=headers) as cut,
+        forge.bed.http.post(lib, data=b"0000", headers=headers) as other,
+    ):
+        assert [await cut.content.readany(), await other.content.readany()] == [b"begin ", b"begin "]
+        await revoke(forge, how, "other")
+        halfway.go_on.set()
+        with pytest.raises(aiohttp.ClientError):
+            await cut.read()
+        assert await other.read() == b"end"
+        assert await halfway.broken.get() == "/team/app/git-upload-pack"
+    assert halfway.whole == ["/team/lib/git-upload-pack"]
+    assert (await forge.bed.audit("git", "cut")).secret == "work"
+
+
+async def test_a_push_by_a_secret_that_is_gone_is_cut_on_its_way(forge: GitBed) -> None:
+    """G-333: the server has half a pack, and does nothing."""
+    await forge.attach()
+    clone = await forge.clone()
+    (clone / "big").write_bytes(os.urandom(24 * MIB))
+    await forge.git("-c", "core.compression=0", "add", "-A", cwd=clone)
+    await forge.git("commit", "-qm", "big", cwd=clone)
+    halfway = Halfway(forge, "/team/app")
+    forge.server.override = halfway.serve
+    pushing = asyncio.ensure_future(forge.git("push", "origin", "HEAD:corral/box-1", cwd=clone, check=False))
+    async with asyncio.timeout(100):
+        await halfway.begun.get()
+        await revoke(forge, "grant")
+        halfway.go_on.set()
+        assert (await pushing).returncode != 0
+        await halfway.broken.get()
+    assert (halfway.whole, "refs/heads/corral/box-1" in forge.refs()) == ([], False)
+
+
+async def test_a_push_that_waits_for_a_person_ends_with_its_secret(forge: GitBed) -> None:
+    """G-333: the question is withdrawn, and a yes that comes too late sends nothing."""
+    await forge.attach()
+    clone = await forge.clone()
+    before = forge.refs()
+    pushing = asyncio.ensure_future(forge.git("push", "origin", "HEAD:main", cwd=clone, check=False))
+    async with asyncio.timeout(100):
+        await forge.person.asked.wait()
+        await revoke(forge, "vault")
+        assert (await pushing).returncode != 0
+        while not forge.person.withdrawn:
+            await forge.bed.client.ping()
+    forge.person.will(YES)
+    assert forge.refs() == before
+
+
+async def test_an_lfs_object_by_a_secret_that_is_gone_is_cut(forge: GitBed) -> None:
+    """G-244, G-333."""
+    await forge.attach()
+    assert forge.end is not None
+    forge.server.override = FakeLfs(forge).serve
+    batch = forge.url() + "/info/lfs/objects/batch"
+    _, raw = await lfs(
+        forge, "POST", batch, {"operation": "download", "objects": [{"oid": "a" * 64, "size": 5}]}
+    )
+    href = json.loads(raw)["objects"][0]["actions"]["download"]["href"]
+    halfway = Halfway(forge, "/store/")
+    forge.server.override = halfway.serve
+    headers = {"Host": "gateway.corral", "Authorization": f"Bearer {forge.end.token}"}
+    url = href.replace("http://gateway.corral", forge.end.url)
+    async with asyncio.timeout(100), forge.bed.http.get(url, headers=headers) as cut:
+        assert await cut.content.readany() == b"begin "
+        await revoke(forge, "grant")
+        halfway.go_on.set()
+        with pytest.raises(aiohttp.ClientError):
+            await cut.read()
+        await halfway.broken.get()
