@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,30 @@ def test_the_gateway_comes_back_by_itself_and_so_does_the_network(daemon: Daemon
         os.kill(former, signal.SIGKILL)
         wait_for(lambda: daemon.gateway_pid() not in (None, former), "no new gateway")  # noqa: B023
         wait_for(lambda: box.exec(ask).stdout == "200", "the sandbox has no network again")
+
+
+def test_a_daemon_starts_with_an_altered_secret_and_refuses_that_one_alone(
+    daemon: Daemon, client: Client
+) -> None:
+    """G-342: it is named, and can be stored again."""
+    names = ("whole", "altered")
+    for name in names:
+        client.put_secret(name, "sk-kept-0123456789", "openai", "http://192.0.2.1")
+    daemon.stop()
+    with sqlite3.connect(daemon.data / "corral.db") as db:
+        db.execute("UPDATE secrets SET base_url = 'https://thief.example' WHERE name = 'altered'")
+    daemon.start()
+    try:
+        problems = {item.name: item.problem for item in client.list_secrets() if item.name in names}
+        assert (problems["whole"], "altered" in problems["altered"]) == ("", True)
+        box = Sandbox.create(client=client, secrets=names)
+        said = box.exec("curl -s http://gateway.corral/s/altered/ http://gateway.corral/s/whole/").stdout
+        assert ("no secret 'altered'" in said, "no secret 'whole'" in said) == (True, False)
+        client.put_secret("altered", "sk-kept-0123456789", "openai", "http://192.0.2.1")
+        assert not any(item.problem for item in client.list_secrets() if item.name in names)
+    finally:
+        for name in names:
+            client.remove_secret(name)
 
 
 def test_without_a_gateway_there_is_no_network(daemon: Daemon, box: Sandbox) -> None:

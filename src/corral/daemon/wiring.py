@@ -220,7 +220,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     async def kept_secret(tenant: TenantId, name: str) -> OpenedSecret | None:
         opened = await store.open_secrets()
-        return next((item for item in opened if (item.tenant, item.name) == (tenant, name)), None)
+        return next((item for item in opened.whole if (item.tenant, item.name) == (tenant, name)), None)
 
     async def save_secret(secret: OpenedSecret) -> None:
         await store.put_secret(secret, clock.now())

@@ -1,6 +1,7 @@
 """Secrets and prices: kept by the store, handed to the gateway at once when they change."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -191,9 +192,15 @@ class Secrets:
             await self._changed(tenant, name)
 
     async def values(self, tenant: TenantId) -> dict[str, Secret]:
-        """All keys of a tenant by the name of their secret: what is kept, and what its source gives now."""
+        """All keys of a tenant by the name of their secret: what is kept, and what its source gives now. Raises HostError
+        if one of them was altered: what cannot be read cannot be looked for.
+        """
         found: dict[str, Secret] = {}
-        for kept in await self._store.open_secrets():
+        opened = await self._store.open_secrets()
+        for broken in opened.broken:
+            if broken.tenant == tenant:
+                raise broken.error
+        for kept in opened.whole:
             if kept.tenant == tenant:
                 found[kept.name] = kept.value
                 presented = await self._presented(kept, anew=False)
@@ -206,11 +213,14 @@ class Secrets:
         return [(name, found) for name in names if (found := self._bindings.get((tenant, name))) is not None]
 
     async def publish(self, anew: "_Key | None" = None) -> None:
-        """Hand all secrets and prices to the gateway. One whose source gives no key is held back, and the gateway
-        refuses calls that want it; `anew` names one whose source is asked again.
+        """Hand all secrets and prices to the gateway. One that was altered, or whose source gives no key, is held back, and
+        the gateway refuses calls that want it; `anew` names one whose source is asked again.
         """
         async with self._publishing:
-            kept = await self._store.open_secrets()
+            opened = await self._store.open_secrets()
+            for broken in opened.broken:
+                await self._held_back((broken.tenant, broken.name), broken.error)
+            kept = opened.whole
             self._bindings = {(one.tenant, one.name): one.binding for one in kept if one.binding is not None}
             async with asyncio.TaskGroup() as tasks:
                 asked = [
@@ -230,20 +240,27 @@ class Secrets:
         try:
             found = await source.present(secret, anew=anew)
         except CorralError as error:
-            if key not in self._problems:
-                log.error("secret %s of tenant %s cannot be used: %s", secret.name, secret.tenant, error)
-                await self._store.audit(secret.tenant, None, "secret.broken", {"name": secret.name})
-            self._problems[key] = error.message
+            await self._held_back(key, error)
             return None
         self._problems.pop(key, None)
         return found
+
+    async def _held_back(self, key: _Key, error: CorralError) -> None:
+        """Note, once, why a secret cannot be used. That this cannot be recorded harms no other secret."""
+        tenant, name = key
+        if key not in self._problems:
+            log.error("secret %s of tenant %s cannot be used: %s", name, tenant, error)
+            with contextlib.suppress(CorralError):
+                await self._store.audit(tenant, None, "secret.broken", {"name": name})
+        self._problems[key] = error.message
 
     async def keep_fresh(self) -> None:
         """Ask sources again from time to time, so that the gateway has keys that are good; runs until cancelled."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
             try:
-                if any(secret.form in self._sources for secret in await self._store.open_secrets()):
+                opened = await self._store.open_secrets()
+                if any(secret.form in self._sources for secret in opened.whole):
                     await self.publish()
             except CorralError as error:
                 log.error("secrets could not be kept fresh: %s", error)

@@ -69,7 +69,7 @@ class Keys:
         bound = OpenedSecret(tenant, name, provider, base_url, Secret(""), binding, form)
         try:
             plain = self._vault.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _binding(bound))
-        except (InvalidTag, ValueError):
+        except (InvalidTag, ValueError, TypeError):
             raise HostError(
                 f"secret {name!r} cannot be decrypted: its row was altered",
                 f"store it again: `corral secret add {name}`",

@@ -7,7 +7,7 @@ from typing import Self
 
 from sqlalchemy import Connection
 
-from corral.engine.ports import ModelPrice, OpenedSecret, Tenant
+from corral.engine.ports import ModelPrice, OpenedSecret, OpenedSecrets, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
@@ -174,10 +174,8 @@ class SqlStore:
         """What may be shown."""
         return await self._database.run(vault.infos, tenant)
 
-    async def open_secrets(self) -> list[OpenedSecret]:
-        """All secrets of all tenants, decrypted, for the gateway. Raises HostError for a row that was
-        altered.
-        """
+    async def open_secrets(self) -> OpenedSecrets:
+        """All secrets of all tenants, decrypted, for the gateway; those that were altered apart."""
         return await self._database.run(vault.open_all, self._keys)
 
     async def derive_token(self, grant: GrantId) -> Secret:

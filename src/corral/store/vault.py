@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from corral.engine.ports import OpenedSecret
+from corral.engine.ports import BrokenSecret, OpenedSecret, OpenedSecrets
 from corral.errors import Conflict, HostError, NotFound
 from corral.model.binding import Binding
 from corral.model.ids import TenantId
@@ -80,37 +80,40 @@ def infos(db: Connection, tenant: TenantId) -> list[SecretInfo]:
 
 
 def _info(row: Row[Any]) -> SecretInfo:
-    return SecretInfo(
-        TenantId(row.tenant),
-        row.name,
-        decode(Provider, row.provider),
-        row.base_url,
-        row.created_at,
-        row.updated_at,
-        _binding(row),
-        decode(SecretForm, row.form),
-    )
+    tenant = TenantId(row.tenant)
+    try:
+        provider, binding, form = decode(Provider, row.provider), _binding(row), decode(SecretForm, row.form)
+    except HostError:  # an altered row, which does not open either: of no provider and bound to nothing
+        return SecretInfo(tenant, row.name, Provider.HOST, "", row.created_at, row.updated_at)
+    return SecretInfo(tenant, row.name, provider, row.base_url, row.created_at, row.updated_at, binding, form)
 
 
 def _binding(row: Row[Any]) -> Binding | None:
     return None if row.binding is None else decode(Binding, row.binding)
 
 
-def open_all(db: Connection, keys: Keys) -> list[OpenedSecret]:
+def open_all(db: Connection, keys: Keys) -> OpenedSecrets:
     """All secrets of all tenants, decrypted."""
-    rows = db.execute(select(_secrets).order_by(_secrets.c.tenant, _secrets.c.name))
-    return [
-        keys.unseal(
-            TenantId(row.tenant),
-            row.name,
-            decode(Provider, row.provider),
-            row.base_url,
-            row.sealed,
-            _binding(row),
-            decode(SecretForm, row.form),
-        )
-        for row in rows
-    ]
+    whole: list[OpenedSecret] = []
+    broken: list[BrokenSecret] = []
+    for row in db.execute(select(_secrets).order_by(_secrets.c.tenant, _secrets.c.name)):
+        try:
+            whole.append(_opened(keys, row))
+        except HostError as error:
+            broken.append(BrokenSecret(TenantId(row.tenant), row.name, error))
+    return OpenedSecrets(tuple(whole), tuple(broken))
+
+
+def _opened(keys: Keys, row: Row[Any]) -> OpenedSecret:
+    return keys.unseal(
+        TenantId(row.tenant),
+        row.name,
+        decode(Provider, row.provider),
+        row.base_url,
+        row.sealed,
+        _binding(row),
+        decode(SecretForm, row.form),
+    )
 
 
 def add_api_key(db: Connection, keys: Keys, tenant: TenantId, label: str, now: datetime) -> Secret:

@@ -1,5 +1,6 @@
 """The vault's use cases: forms of secrets, rotation, and sources that fail."""
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,31 @@ async def test_a_command_gives_the_key(vault: Vault) -> None:
     assert vault.source.asked[-1] is True
 
 
+@pytest.mark.parametrize(
+    "change", ["base_url = 'https://thief.example'", "provider = 'none'", "sealed = 'x'"]
+)
+async def test_an_altered_row_holds_back_its_secret_alone(
+    vault: Vault, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G-342: the others go on; the one that does not open is named, and can be stored again or removed."""
+    for name in ("anthropic", "openai"):
+        await vault.secrets.add(TENANT, name, Secret(f"value-of-{name}"))
+    with sqlite3.connect(tmp_path / "corral.db") as db:
+        db.execute(f"UPDATE secrets SET {change} WHERE name = 'openai'")
+    await vault.secrets.publish()
+    assert vault.given() == {"anthropic": "value-of-anthropic"}
+    assert "secret openai of tenant default cannot be used" in caplog.text
+    problems = {info.name: info.problem for info in await vault.secrets.list(TENANT)}
+    assert problems["anthropic"] == ""
+    assert problems["openai"]
+    with pytest.raises(HostError):
+        await vault.secrets.values(TENANT)
+    assert await vault.secrets.values(TenantId("other")) == {}
+    await vault.secrets.add(TENANT, "openai", Secret("another-value"))
+    assert vault.given()["openai"] == "another-value"
+    assert [info.problem for info in await vault.secrets.list(TENANT)] == ["", ""]
+
+
 async def test_a_source_that_fails_holds_back_its_secret_alone(vault: Vault) -> None:
     """G-173, G-342."""
     await vault.secrets.add(TENANT, "anthropic", Secret("plain-value-1"))
@@ -118,5 +144,5 @@ async def test_the_form_is_bound_to_the_value(vault: Vault, tmp_path: Path) -> N
     await vault.secrets.add(TENANT, "anthropic", Secret("plain-value-1"))
     with sqlite3.connect(tmp_path / "corral.db") as db:
         db.execute("UPDATE secrets SET form = 'command'")
-    with pytest.raises(HostError):
-        await vault.secrets.publish()
+    await vault.secrets.publish()
+    assert (vault.given(), vault.source.asked) == ({}, [])

@@ -274,7 +274,7 @@ async def test_secrets_round_trip_per_tenant(store: SqlStore) -> None:
     info = await store.put_secret(a_secret(value="a-new-value"), later)
     assert (info.created_at, info.updated_at) == (NOW, later)
     assert await store.secrets(DEFAULT_TENANT) == [info]
-    opened = {(one.tenant, one.name): one.value.reveal() for one in await store.open_secrets()}
+    opened = {(one.tenant, one.name): one.value.reveal() for one in (await store.open_secrets()).whole}
     assert opened == {("default", "anthropic"): "a-new-value", ("other", "anthropic"): "the-others-value"}
 
 
@@ -284,7 +284,7 @@ async def test_a_secret_can_be_removed_and_added_again(store: SqlStore) -> None:
     with pytest.raises(NotFound):
         await store.remove_secret(DEFAULT_TENANT, "anthropic")
     await store.put_secret(a_secret(), NOW)
-    assert [one.value.reveal() for one in await store.open_secrets()] == [CANARY]
+    assert [one.value.reveal() for one in (await store.open_secrets()).whole] == [CANARY]
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,12 @@ async def test_a_moved_secret_does_not_open(store: SqlStore, tmp_path: Path, cha
     await store.put_secret(a_secret(), NOW)
     await store.put_secret(a_secret(tenant="other", value="the-others-value"), NOW)
     tamper(tmp_path, change)
-    with pytest.raises(HostError, match="altered"):
-        await store.open_secrets()
+    opened = await store.open_secrets()
+    assert "altered" in str(opened.broken[0].error)
+    assert {"the-others-value", CANARY} >= {one.value.reveal() for one in opened.whole}
+    assert len(opened.whole) + len(opened.broken) == 2
+    for one in opened.whole:
+        assert (one.tenant, one.value.reveal()) in ((DEFAULT_TENANT, CANARY), ("other", "the-others-value"))
 
 
 async def test_tokens_are_stable_distinct_and_belong_to_the_installation(

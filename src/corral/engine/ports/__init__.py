@@ -7,11 +7,13 @@ means: calling again after success, or after a crash in the middle, succeeds and
 from corral.engine.ports.driver import Driver, DriverStatus, Listener, ListenerKind, Machine, Saved
 from corral.engine.ports.gateway import (
     Attachment,
+    BrokenSecret,
     Gateway,
     Inspector,
     Ledger,
     ModelPrice,
     OpenedSecret,
+    OpenedSecrets,
     SecretSource,
 )
 from corral.engine.ports.guest import (
@@ -31,6 +33,7 @@ __all__ = [
     "ArchiveInfo",
     "Archives",
     "Attachment",
+    "BrokenSecret",
     "Clock",
     "Driver",
     "DriverStatus",
@@ -49,6 +52,7 @@ __all__ = [
     "Machine",
     "ModelPrice",
     "OpenedSecret",
+    "OpenedSecrets",
     "Placing",
     "Progress",
     "Saved",

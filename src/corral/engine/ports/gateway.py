@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from corral.engine.ports.driver import Listener
+from corral.errors import CorralError
 from corral.model.binding import Binding
 from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
@@ -45,6 +46,23 @@ class OpenedSecret:
     binding: Binding | None = None
     form: SecretForm = SecretForm.VALUE
     account: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSecret:
+    """A secret whose row was altered, and what to tell whoever wants it."""
+
+    tenant: TenantId
+    name: str
+    error: CorralError
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSecrets:
+    """All that the vault holds."""
+
+    whole: tuple[OpenedSecret, ...] = ()
+    broken: tuple[BrokenSecret, ...] = ()
 
 
 class SecretSource(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from corral.engine.ports.gateway import ModelPrice, OpenedSecret
+from corral.engine.ports.gateway import ModelPrice, OpenedSecret, OpenedSecrets
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
@@ -104,8 +104,8 @@ class Store(Protocol):
     async def secrets(self, tenant: TenantId) -> list[SecretInfo]:
         """What may be shown."""
 
-    async def open_secrets(self) -> list[OpenedSecret]:
-        """All secrets of all tenants, decrypted, for the gateway."""
+    async def open_secrets(self) -> OpenedSecrets:
+        """All secrets of all tenants, decrypted, for the gateway; those that were altered apart."""
 
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""
