@@ -37,6 +37,7 @@ Examples:
   corral secret add codex --login codex --from-file /root/corral-login/auth.json
   corral secret add local --provider openai --base-url http://10.0.0.5:8000/v1 < key.txt
   corral secret add github < token.txt                 (a token that git pushes with)
+  corral secret add github --app 123456 --from-file /root/app.pem    (a token for each repository, had when needed)
   corral secret add work --provider git --base-url https://git.example.com < user-and-password.txt
   corral secret add stripe --host api.stripe.com < key.txt
   corral secret add maps --host maps.example.com --query key < key.txt
@@ -61,6 +62,7 @@ secret in its place in requests to these hosts.""",
 @click.option(
     "--command", metavar="COMMAND", help="A command that prints the value, run by the daemon when needed."
 )
+@click.option("--app", "app_id", metavar="ID", help="The value is the private key (.pem) of this GitHub App.")
 @click.option("--login", type=click.Choice(["codex"]), help="The value is a subscription's login file.")
 @json_option
 @pass_app
@@ -72,6 +74,7 @@ def add_secret(
     from_env: str | None,
     from_file: str | None,
     command: str | None,
+    app_id: str | None,
     login: str | None,
     as_json: bool,
     **binding: Any,
@@ -85,6 +88,9 @@ def add_secret(
         )
     if command is not None:
         value, form = json.dumps(_words(command)), "command"
+    elif app_id is not None:
+        pem = _value(name, from_env, from_file)
+        value, form = json.dumps({"app": app_id, "key": pem}, separators=(",", ":")), "github-app"
     elif login is not None:
         value, form = _login(_value(name, from_env, from_file), from_file), "chatgpt"
     else:
@@ -108,6 +114,11 @@ Examples:
 def rotate_secret(app: App, name: str, from_env: str | None, from_file: str | None, as_json: bool) -> None:
     """Give a secret another value. Running sandboxes use it from their next request on."""
     found = {item.name: item.form for item in app.client.list_secrets()}
+    if found.get(name) == "github-app":
+        raise InvalidInput(
+            f"the key of {name} belongs to a GitHub App",
+            f"corral secret add {name} --app ID --from-file KEY.pem",
+        )
     by_itself = found.get(name) in ("command", "chatgpt") and from_env is None and from_file is None
     value = None if by_itself else _value(name, from_env, from_file)
     rotated = app.client.rotate_secret(name, value)

@@ -13,6 +13,7 @@ from corral.model.binding import Binding
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.policy.bindings import complete_binding
+from corral.wire.githubapp import App
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,9 @@ FRESH_SECONDS = 30.0
 CHATGPT_URL = "https://chatgpt.com/backend-api/codex"
 CLAUDE_TOKEN = "sk-ant-oat"  # noqa: S105 (how such tokens begin)
 _Key = tuple[TenantId, str]
+
+_FORMS = {SecretForm.CHATGPT: Provider.OPENAI, SecretForm.GITHUB_APP: Provider.GITHUB}
+"""Whose secrets those of these forms are."""
 
 DEFAULT_BASE_URLS = {
     Provider.ANTHROPIC: "https://api.anthropic.com",
@@ -94,7 +98,11 @@ class Secrets:
         check_name(name, "secret name")
         if binding is not None:
             return await self._add_bound(tenant, name, value, provider, base_url, binding, form)
-        provider = provider or (Provider.OPENAI if form is SecretForm.CHATGPT else _provider_named(name))
+        provider = provider or _FORMS.get(form) or _provider_named(name)
+        if form is SecretForm.GITHUB_APP:
+            App.parse(value.reveal())
+            if provider is not Provider.GITHUB:
+                raise InvalidInput("a GitHub App opens GitHub's repositories", "leave --provider out")
         if provider is Provider.HOST:
             raise InvalidInput(f"secret {name!r} is bound to no host", "name one: `--host api.example.com`")
         url = check_base_url(base_url) if base_url else _default_url(provider, form)
@@ -111,6 +119,8 @@ class Secrets:
         if value is not None and info.binding is not None:
             return await self.add(tenant, name, value, binding=info.binding, form=info.form)
         if value is not None:
+            if info.form is SecretForm.GITHUB_APP:
+                App.parse(value.reveal())
             secret = OpenedSecret(tenant, name, info.provider, info.base_url, value, form=info.form)
             await self._put(secret, "secret.rotate")
             return await self._info(tenant, name)
@@ -153,8 +163,8 @@ class Secrets:
             raise InvalidInput(
                 "a secret goes to a model API or to hosts, not to both", "leave --provider and --base-url out"
             )
-        if form is SecretForm.CHATGPT:
-            raise InvalidInput("a ChatGPT login goes to its own host alone", "leave --host out")
+        if form in _FORMS:
+            raise InvalidInput(f"a secret of form {form} goes to its own host alone", "leave --host out")
         former = {info.name: info for info in await self._store.secrets(tenant)}.get(name)
         kept = former.binding if former is not None else None
         opened = OpenedSecret(tenant, name, Provider.HOST, "", value, binding, form)

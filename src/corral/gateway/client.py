@@ -275,7 +275,7 @@ class GatewayClient:
         base URL that is none, having changed nothing.
         """
         specs = tuple(
-            link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value, s.binding, s.account)
+            link.SecretSpec(s.tenant, s.name, s.provider, s.base_url, s.value, s.binding, s.account, s.form)
             for s in secrets
         )
         former, self._secrets = self._secrets, link.SetSecrets(0, specs)

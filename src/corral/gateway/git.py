@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 
 from corral.errors import InvalidInput, TooLarge
 from corral.gateway.access import tokens
+from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
@@ -34,8 +35,9 @@ from corral.gateway.replies import closing, plain
 from corral.gateway.spools import Spools
 from corral.gateway.upstream import body_of
 from corral.gateway.vault import Credential
-from corral.model.git import Access
+from corral.model.git import Access, RepoGrant
 from corral.policy.repos import BadRoute, Route, Service, find_grant, route
+from corral.wire.githubapp import Need
 from corral.wire.gitrefs import RefsFilter
 
 _KINDS = {
@@ -54,11 +56,13 @@ class GitService:
         box: Box,
         dialer: Dialer,
         granted: Callable[[Box], Mapping[str, Credential]],
+        tokens: AppTokens,
         desk: Desk,
         spools: Spools,
     ) -> None:
         self._box = box
         self._granted = granted
+        self._tokens = tokens
         self._upstream = GitUpstream(box, dialer)
         self._lfs = LfsService(box, self._upstream)
         self._pushes = PushService(Services(box, self._upstream, desk, spools))
@@ -76,9 +80,9 @@ class GitService:
             unauthenticated = self._authenticate(request)
             if unauthenticated is not None:
                 return unauthenticated
-            target = self._target(found)
-            async with self._using(target, request):
-                return await self._dispatch(request, found, target)
+            grant = self._grant(found)
+            async with self._using(grant, request):
+                return await self._dispatch(request, found, grant)
         except GitRefusedError as refused:
             self._note("denied", found, refused.reason, request.method, path, refused.status)
             return closing(plain(refused.status, refused.text, reason=refused.reason))
@@ -98,7 +102,7 @@ class GitService:
         answer.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="corral"'
         return closing(answer)
 
-    def _target(self, route: Route) -> Target:
+    def _grant(self, route: Route) -> RepoGrant:
         grant = find_grant(self._box.repos, route.host, route.path)
         name = f"{route.host}/{route.path.removesuffix('.git')}"
         if grant is None:
@@ -111,14 +115,18 @@ class GitService:
                 403, f"this sandbox may read {name} but not push to it",
                 f"ask the person who runs it to open it: corral create --git-repo {name}:write", "read-only",
             )  # fmt: skip
-        return target(grant, self._granted(self._box))
+        return grant
 
-    def _using(self, target: Target, request: web.BaseRequest) -> AbstractAsyncContextManager[None]:
+    def _using(self, grant: RepoGrant, request: web.BaseRequest) -> AbstractAsyncContextManager[None]:
         """Cuts what goes by a credential once the grant covers it no more: clones, pushes, also one that waits (G-333)."""
-        secret = target.grant.secret
-        return nullcontext() if secret is None else self._box.using("git", secret, request)
+        return nullcontext() if grant.secret is None else self._box.using("git", grant.secret, request)
 
-    async def _dispatch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+    async def _target(self, route: Route, grant: RepoGrant) -> Target:
+        reads = route.service in (Service.READ_REFS, Service.FETCH) or grant.access is not Access.WRITE
+        return await target(grant, self._granted(self._box), self._tokens, Need.READ if reads else Need.PUSH)
+
+    async def _dispatch(self, request: web.BaseRequest, route: Route, grant: RepoGrant) -> web.StreamResponse:
+        target = await self._target(route, grant)
         match route.service:
             case Service.READ_REFS | Service.WRITE_REFS:
                 return await self._refs(request, route, target)
@@ -155,7 +163,7 @@ class GitService:
 
     async def _push(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         await continue_if_asked(request, CIMultiDict(request.headers))
-        return await self._pushes.serve(request, route, target)
+        return await self._pushes.serve(request, route, target, lambda: self._target(route, target.grant))
 
     @asynccontextmanager
     async def _call(

@@ -13,7 +13,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -66,15 +66,19 @@ class PushService:
         self._services = services
         self._attempts = TokenBucket(_RATE, _BURST)
 
-    async def serve(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
-        """Answer a POST to `git-receive-pack`."""
+    async def serve(
+        self, request: web.BaseRequest, route: Route, target: Target, renewed: Callable[[], Awaitable[Target]]
+    ) -> web.StreamResponse:
+        """Answer a POST to `git-receive-pack`. `renewed` gives the target with the credential that is good at the end of
+        the wait.
+        """
         body = PushBody(request)
         head = await body.head()
         if not head.commands:
             return empty()
         if not self._attempts.take(asyncio.get_running_loop().time()):
             raise GitRefusedError(429, "this sandbox pushes too often", "wait a minute", "push-rate")
-        return await _Push(self._services, request, route, target, head, body).run()
+        return await _Push(self._services, request, route, target, renewed, head, body).run()
 
 
 class _Push:
@@ -86,6 +90,7 @@ class _Push:
         request: web.BaseRequest,
         route: Route,
         target: Target,
+        renewed: Callable[[], Awaitable[Target]],
         head: PushHead,
         body: PushBody,
     ) -> None:
@@ -94,6 +99,7 @@ class _Push:
         self._request = request
         self._route = route
         self._target = target
+        self._renewed = renewed
         self._head = head
         self._body = body
         self._policy = services.box.push
@@ -246,6 +252,7 @@ class _Push:
     # -- sending ----------------------------------------------------------------------------------------------------
 
     async def _forward(self, spool: Spool) -> web.StreamResponse:
+        self._target = await self._renewed()
         await self._compare()
         headers = upstream_headers(self._request, self._target)
         headers.popall(hdrs.CONTENT_ENCODING, None)

@@ -12,8 +12,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 from yarl import URL
 
-from corral.errors import InvalidInput
+from corral.errors import CorralError, InvalidInput
 from corral.gateway import framing
+from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
 from corral.gateway.redact import Forms
@@ -21,9 +22,10 @@ from corral.gateway.upstream import resolved
 from corral.gateway.vault import Credential
 from corral.model.egress import HostRule
 from corral.model.git import RepoGrant
-from corral.model.secrets import Provider
+from corral.model.secrets import Provider, SecretForm
 from corral.policy.egress import Allowed, Denied, split_authority
 from corral.policy.repos import Route
+from corral.wire.githubapp import Need
 
 IDLE = 900.0
 """Seconds without a byte: servers count and compress objects for minutes before they answer."""
@@ -66,8 +68,10 @@ class Target:
         return f"{self.base}/{route.path}/{route.service_path}{route.query}"
 
 
-def target(grant: RepoGrant, granted: Mapping[str, Credential]) -> Target:
-    """Where a grant leads. Raises GitRefusedError if its secret is gone."""
+async def target(
+    grant: RepoGrant, granted: Mapping[str, Credential], tokens: AppTokens, need: Need
+) -> Target:
+    """Where a grant leads. Raises GitRefusedError if its secret is gone, or no token is had by it."""
     if grant.secret is None:
         return Target(grant, f"https://{grant.host}", "", None)
     found = granted.get(grant.secret)
@@ -76,13 +80,15 @@ def target(grant: RepoGrant, granted: Mapping[str, Credential]) -> Target:
             403, f"the secret {grant.secret!r} that opens {grant.name} is gone, or not granted any more",
             "on the host: corral secret ls, corral grant show NAME", "no-such-secret",
         )  # fmt: skip
-    parts = URL(found.spec.base_url)
-    return Target(
-        grant,
-        str(parts.origin()),
-        authorization(found.spec.provider, found.spec.value.reveal()),
-        found.forms,
-    )
+    key, forms = found.spec.value.reveal(), found.forms
+    if found.spec.form is SecretForm.GITHUB_APP:
+        try:
+            token = await tokens.token(found, grant.path, need)
+        except CorralError as error:
+            raise GitRefusedError(403, error.message, error.hint, "no-app-token") from None
+        key, forms = token.value, token.forms
+    base = str(URL(found.spec.base_url).origin())
+    return Target(grant, base, authorization(found.spec.provider, key), forms)
 
 
 def authorization(provider: Provider, key: str) -> str:

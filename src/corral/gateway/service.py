@@ -14,6 +14,7 @@ from aiohttp import web
 from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
 from corral.gateway import asking, forge, pages
+from corral.gateway.apptokens import AppTokens
 from corral.gateway.asking import AskService
 from corral.gateway.authority import Authority
 from corral.gateway.box import Box, how_to_renew
@@ -84,6 +85,7 @@ class Service:
         self._limits = Limits()
         self._served: dict[SandboxId, _Served] = {}
         self._vault = Vault()
+        self._tokens = AppTokens(dialer)
         self._prices = PriceBook()
         self._authority: Authority | None = None
 
@@ -102,6 +104,7 @@ class Service:
                 self._regrant(request.sandbox, request.grant)
             case link.SetSecrets():
                 self._vault = Vault(request.secrets)
+                self._tokens.forget({(one.tenant, one.name, one.value.reveal()) for one in request.secrets})
                 for served in self._served.values():
                     self._bind(served.box)
                     served.box.cut_uncovered(self._granted(served.box))
@@ -121,7 +124,7 @@ class Service:
 
     async def call_forge(self, request: link.CallForge) -> ForgeAnswer:
         """Call a forge's API for a person on the host. Raises CorralError."""
-        return await forge.call(request, self._vault, self._dialer)
+        return await forge.call(request, self._vault, self._tokens, self._dialer)
 
     async def close(self) -> None:
         """Stop serving everybody."""
@@ -165,7 +168,7 @@ class Service:
             lambda: self._limits,
             Raising(box, self._reservations, self._desk, lambda: self._limits),
         )
-        git = GitService(box, self._dialer, self._granted, self._desk, self._spools)
+        git = GitService(box, self._dialer, self._granted, self._tokens, self._desk, self._spools)
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
     def _bind(self, box: Box) -> None:

@@ -101,13 +101,15 @@ class SecretForm(StrEnum):
     """What the vault holds of a secret.
 
     `value`: the key itself. `command`: a command, as JSON list, that prints it. `claude`: a subscription's long-lived
-    token. `chatgpt`: the tokens of a ChatGPT login, as JSON, which the host renews.
+    token. `chatgpt`: the tokens of a ChatGPT login, as JSON, which the host renews. `github-app`: the id and private key of
+    a GitHub App, as JSON, by which the gateway has a token for each repository.
     """
 
     VALUE = "value"
     COMMAND = "command"
     CLAUDE = "claude"
     CHATGPT = "chatgpt"
+    GITHUB_APP = "github-app"
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class AddSecret(Request):
     form: SecretForm = Field(
         default=SecretForm.VALUE,
         description="What `value` is: the key; a `command` that prints it, as a JSON list of words; the auth.json of a "
-        "`chatgpt` login, as JSON on one line.",
+        "`chatgpt` login, as JSON on one line; or the `app` (its id) and `key` (PEM) of a `github-app`, as JSON on one line.",
     )
 
 

@@ -14,11 +14,12 @@ MAX_BODY = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ForgeCall:
-    """A request to a forge: an absolute address and, for a POST, a JSON body."""
+    """A request to a forge: an absolute address and, for a POST, a JSON body. `repo`: which repository it is about."""
 
     method: str
     url: str
     body: str = ""
+    repo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,11 @@ class Forge:
         if self._gitlab:
             self._api = f"{base}/api/v4"
         else:
-            self._api = (
-                "https://api.github.com" if urlsplit(base).hostname == "github.com" else f"{base}/api/v3"
-            )
+            self._api = github_api(base)
 
     def repository(self, path: str) -> ForgeCall:
         """Asks for a repository, which tells its default branch."""
-        return ForgeCall("GET", self._repo(path))
+        return ForgeCall("GET", self._repo(path), repo=path)
 
     def default_branch(self, answer: ForgeAnswer) -> str:
         """The default branch. Raises what the answer means."""
@@ -88,9 +87,9 @@ class Forge:
                 "source_branch": one.branch, "target_branch": one.base, "description": body,
                 "title": f"Draft: {title}" if one.draft else title,
             }  # fmt: skip
-            return ForgeCall("POST", f"{self._repo(one.path)}/merge_requests", json.dumps(value))
+            return ForgeCall("POST", f"{self._repo(one.path)}/merge_requests", json.dumps(value), one.path)
         value = {"title": title, "head": one.branch, "base": one.base, "body": body, "draft": one.draft}
-        return ForgeCall("POST", f"{self._repo(one.path)}/pulls", json.dumps(value))
+        return ForgeCall("POST", f"{self._repo(one.path)}/pulls", json.dumps(value), one.path)
 
     def opened(self, answer: ForgeAnswer) -> Opened | None:
         """The pull request that was opened; None if there may be one already. Raises what the answer means."""
@@ -104,10 +103,10 @@ class Forge:
             query = urlencode(
                 {"source_branch": one.branch, "target_branch": one.base, "state": "opened", "per_page": 1}
             )
-            return ForgeCall("GET", f"{self._repo(one.path)}/merge_requests?{query}")
+            return ForgeCall("GET", f"{self._repo(one.path)}/merge_requests?{query}", repo=one.path)
         owner = one.path.partition("/")[0]
         query = urlencode({"head": f"{owner}:{one.branch}", "base": one.base, "state": "open", "per_page": 1})
-        return ForgeCall("GET", f"{self._repo(one.path)}/pulls?{query}")
+        return ForgeCall("GET", f"{self._repo(one.path)}/pulls?{query}", repo=one.path)
 
     def found(self, answer: ForgeAnswer, refusal: ForgeAnswer) -> Opened:
         """The one that exists. Raises what the refusal to open another one said if there is none."""
@@ -116,7 +115,7 @@ class Forge:
             one = self._one(value[0])
             return Opened(one.url, one.number, existed=True)
         raise InvalidInput(
-            f"the forge does not open a pull request: {_message(refusal)}", "see that the branch was pushed"
+            f"the forge does not open a pull request: {message_of(refusal)}", "see that the branch was pushed"
         )
 
     def _repo(self, path: str) -> str:
@@ -138,7 +137,7 @@ class Forge:
 def _value(answer: ForgeAnswer, wanted: tuple[int, ...]) -> Any:
     if answer.status in (401, 403):
         raise Forbidden(
-            f"the forge refuses the host's credential: {_message(answer)}",
+            f"the forge refuses the host's credential: {message_of(answer)}",
             "check what that credential may do",
         )
     if answer.status == 404:
@@ -146,14 +145,20 @@ def _value(answer: ForgeAnswer, wanted: tuple[int, ...]) -> Any:
             "the forge knows no such repository for this credential", "check what that credential may read"
         )
     if answer.status not in wanted:
-        raise UpstreamFailed(f"the forge answered {answer.status}: {_message(answer)}")
+        raise UpstreamFailed(f"the forge answered {answer.status}: {message_of(answer)}")
     try:
         return json.loads(answer.body)
     except ValueError:
         raise _strange() from None
 
 
-def _message(answer: ForgeAnswer) -> str:
+def github_api(base_url: str) -> str:
+    """Where the API of a GitHub server is."""
+    base = base_url.rstrip("/")
+    return "https://api.github.com" if urlsplit(base).hostname == "github.com" else f"{base}/api/v3"
+
+
+def message_of(answer: ForgeAnswer) -> str:
     """What it says, as far as that can be shown."""
     try:
         value = json.loads(answer.body)

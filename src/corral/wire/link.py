@@ -31,7 +31,7 @@ from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
-from corral.model.secrets import Provider, Secret
+from corral.model.secrets import Provider, Secret, SecretForm
 from corral.model.usage import Usage
 from corral.wire.forges import ForgeAnswer, ForgeCall
 
@@ -120,6 +120,7 @@ class SecretSpec:
     value: Secret
     binding: Binding | None = None
     account: str = ""
+    form: SecretForm = SecretForm.VALUE
 
 
 @dataclass(frozen=True, slots=True)

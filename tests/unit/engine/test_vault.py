@@ -1,15 +1,19 @@
 """The vault's use cases: forms of secrets, rotation, and sources that fail."""
 
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from corral.daemon.clock import SystemClock
 from corral.engine.ports import OpenedSecret
 from corral.engine.vault import Secrets, check_base_url
 from corral.errors import CorralError, HostError, InvalidInput, NotFound
+from corral.model.binding import Binding
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret, SecretForm
 from corral.store.store import SqlStore
@@ -74,6 +78,26 @@ async def test_a_command_gives_the_key(vault: Vault) -> None:
     await vault.secrets.rotate(TENANT, "openai", None)
     assert vault.given() == {"openai": "key-two-0123"}
     assert vault.source.asked[-1] is True
+
+
+async def test_a_github_app_is_taken_with_its_key_or_not_at_all(vault: Vault) -> None:
+    pem = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    app, form = Secret.checked(json.dumps({"app": "Iv1.0a", "key": pem.decode()})), SecretForm.GITHUB_APP
+    info = await vault.secrets.add(TENANT, "ours", app, form=form)
+    assert (info.provider, info.base_url, info.form) == (Provider.GITHUB, "https://github.com", form)
+    assert vault.gateway.secrets[0].form is form
+    for value, provider, binding in (
+        (Secret("ghp_0123456789"), None, None),
+        (app, Provider.GITLAB, None),
+        (app, None, Binding(hosts=("api.github.com",))),
+    ):
+        with pytest.raises(InvalidInput):
+            await vault.secrets.add(TENANT, "other", value, provider, binding=binding, form=form)
+    with pytest.raises(InvalidInput):
+        await vault.secrets.rotate(TENANT, "ours", Secret("ghp_0123456789"))
+    assert [one.name for one in await vault.secrets.list(TENANT)] == ["ours"]
 
 
 @pytest.mark.parametrize(
