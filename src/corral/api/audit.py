@@ -32,7 +32,7 @@ async def check_audit(caller: CallerDep) -> protocol.AuditCheck:
     """Check the chain of all records of this host, and the seal on the last one. The operator's only."""
     caller.check_operator("checking the audit log")
     found = await caller.engine.audit.check()
-    return protocol.AuditCheck(records=found.records, fault=found.fault)
+    return protocol.AuditCheck(records=found.records, fault=found.fault, absent=found.absent)
 
 
 @router.get("/sandboxes/{ref}/receipt", responses=documented())

@@ -83,6 +83,8 @@ def _verify(app: App, as_json: bool) -> int:
         note("keep the data directory as evidence, and compare it with a backup")
     else:
         say(f"sound: {found.records} records, none altered or missing")
+    if found.absent:
+        note(f"{found.absent} records were moved into files that are not in the data directory any more")
     return 1 if found.fault else 0
 
 

@@ -46,6 +46,7 @@ class Config:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     `checkpoints_keep` and `checkpoints_size`: how many checkpoints of a project are kept, and of how many bytes.
+    `audit_keep`: days for which audit records stay in the database, None for ever.
     `requests`, `tokens`: model calls and tokens of a sandbox in a minute, None for no limit.
     `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
     The ones that begin with `git` say what holds for pushes of all sandboxes.
@@ -80,6 +81,7 @@ class Config:
     tenant_memory: int | None = None
     checkpoints_keep: int | None = None
     checkpoints_size: int | None = None
+    audit_keep: int | None = None
     idle_pause: float = 0.0
     idle_stop: float = 0.0
     pressure_action: str = "pause"
@@ -384,6 +386,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pressure.idle": ("pressure_idle", _time("pressure.idle", 600.0)),
     "checkpoints.keep": ("checkpoints_keep", _count("checkpoints.keep")),
     "checkpoints.size": ("checkpoints_size", _size("checkpoints.size", None)),
+    "audit.keep": ("audit_keep", _count("audit.keep")),
     "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
     "approvals.deadline": ("approval_limit", _number("approvals.deadline", DEFAULT_LIMIT, MAX_DEADLINE)),
     "approvals.unattended": (
@@ -404,6 +407,7 @@ _NONE = (
     "tenant.memory",
     "checkpoints.keep",
     "checkpoints.size",
+    "audit.keep",
 )
 _SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text, **dict.fromkeys(_NONE, _or_none)}
 

@@ -53,6 +53,11 @@ class Places:
         return self.logs / "gateway.log"
 
     @property
+    def audit(self) -> Path:
+        """The directory of audit records that were moved out of the database."""
+        return self.data / "audit"
+
+    @property
     def trust(self) -> Path:
         """The CA bundle that sandboxes get."""
         return self.data / "trust" / "ca.pem"

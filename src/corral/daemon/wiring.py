@@ -152,7 +152,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     config = ConfigFile(places.config)
     authority = load_authority(places.authority, places.instance)
     trust = write_trust(places.trust, authority.certificate)
-    store = await SqlStore.open(places.database_url, places.key_file, instance=places.installation())
+    store = await SqlStore.open(
+        places.database_url, places.key_file, instance=places.installation(), archive=places.audit
+    )
     stack.push_async_callback(store.close)
     root_store = RootStore(places.data)
     await root_store.open()
@@ -279,7 +281,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         call_forge=client.call_forge,
     )
 
-    audit = AuditLog(store, registry, repos.summarise)
+    audit = AuditLog(store, registry, repos.summarise, clock, lambda: config.value.audit_keep)
     projects = Projects(
         layers=layers,
         templates=templates,
@@ -407,6 +409,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     tasks.start(vigil.run(), name="vigil")
     tasks.start(permissions.sweep(), name="permissions")
+    tasks.start(audit.keep_short(), name="audit")
     tasks.start(pools.run(), name="warm pools")
 
     async def run_doctor() -> list[dict[str, Any]]:
@@ -415,6 +418,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)
         await configure_gateway()
+        if key == "audit.keep":
+            await audit.archive()
 
     async def sandbox_token(sandbox: SandboxId) -> Secret:
         # Not of the form of any grant's id, so no grant has this token.

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
-from corral.engine.ports import Store
+from corral.engine.ports import Clock, Store
 from corral.engine.registry import Registry
 from corral.errors import CorralError, NotFound
 from corral.model.audit import AuditCheck, AuditEntry
@@ -18,15 +18,24 @@ log = logging.getLogger(__name__)
 
 PAGE = 1000
 SUMMARY_SECONDS = 20.0
+ARCHIVE_SECONDS = 3600.0
 
 
 class AuditLog:
     """Reads what the store keeps. `summarise` says what is in a running sandbox's repository."""
 
     def __init__(
-        self, store: Store, registry: Registry, summarise: Callable[[Sandbox], Awaitable[Work]]
+        self,
+        store: Store,
+        registry: Registry,
+        summarise: Callable[[Sandbox], Awaitable[Work]],
+        clock: Clock,
+        keep: Callable[[], int | None],
     ) -> None:
+        """`keep`: days for which records stay in the database, None for ever."""
         self._store = store
+        self._clock = clock
+        self._keep = keep
         self._registry = registry
         self._summarise = summarise
 
@@ -46,6 +55,26 @@ class AuditLog:
     async def check(self) -> AuditCheck:
         """Check the whole log, of all tenants."""
         return await self._store.verify_audit()
+
+    async def archive(self) -> None:
+        """Move what is older than is to be kept in the database, in whole days, out of it. What is wrong is logged."""
+        days = self._keep()
+        if days is None:
+            return
+        midnight = self._clock.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        try:
+            moved = await self._store.archive_audit(midnight - timedelta(days=days))
+        except (CorralError, OSError) as error:
+            log.error("audit records could not be moved into files: %s", error)
+        else:
+            if moved:
+                log.info("%d audit records were moved into files", moved)
+
+    async def keep_short(self) -> None:
+        """Do that from time to time; runs until cancelled."""
+        while True:
+            await self.archive()
+            await asyncio.sleep(ARCHIVE_SECONDS)
 
     async def receipt(self, tenant: TenantId, ref: str) -> Receipt:
         """What a sandbox did, now or until it was removed. Raises NotFound."""

@@ -33,7 +33,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """What a check of the log found: how many records are sound, and what is wrong after them (empty: nothing)."""
+    """What a check of the log found: how many records are sound, and what is wrong (empty: nothing). `absent`: records
+    that were moved into files which are not here.
+    """
 
     records: int
     fault: str = ""
+    absent: int = 0

@@ -29,8 +29,9 @@ class AuditPage(Reply):
 class AuditCheck(Reply):
     """What a check of the whole log found."""
 
-    records: int = Field(description="Records that are sound, from the first one on.")
+    records: int = Field(description="Records that are sound, from the first one on that is here.")
     fault: str = Field(description="What is wrong after them; empty if nothing is.")
+    absent: int = Field(default=0, description="Records that were moved into files which are not here.")
 
 
 class ChangedFile(Reply):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, desc, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, desc, insert, select, update
 
 from corral.errors import HostError, InvalidInput
 from corral.model.audit import AuditEntry, AuditItem
@@ -27,7 +27,7 @@ MAX_DETAIL = 16 * 1024
 BATCH = 2000
 """Records checked per transaction: other calls of the store go between."""
 
-_HEAD = "audit_head"
+_HEAD, _START = "audit_head", "audit_start"
 _table, _facts = schema.audit, schema.installation
 _ADD = insert(_table)
 _LAST = select(_table.c.sequence, _table.c.hash).order_by(desc(_table.c.sequence)).limit(1)
@@ -135,6 +135,39 @@ def last_sequence(db: Connection, keys: Keys) -> int | None:
     """The number of the last record (0: none), or None if the seal does not vouch for it."""
     last = _sealed_last(db, keys)
     return None if last is None else last.sequence
+
+
+def start(db: Connection, keys: Keys) -> "Place | None":
+    """Where the database's part of the chain begins: the place of the last record that was moved out. None if the seal
+    does not vouch for it.
+    """
+    noted = db.scalar(select(_facts.c.value).where(_facts.c.key == _START))
+    if noted is None:
+        return Place()
+    number, digest, seal = (*noted.split(":"), "", "", "")[:3]
+    if not number.isdecimal() or not hmac.compare_digest(seal, keys.audit_start(int(number), digest)):
+        return None
+    return Place(int(number), digest)
+
+
+def last_before(db: Connection, moment: datetime) -> int:
+    """The number of the last record with none from that time on before it, short of the very last one: the seal on the
+    end of the log needs that.
+    """
+    later = select(_table.c.sequence).where(_table.c.at >= moment).order_by(_table.c.sequence).limit(1)
+    first, last = db.scalar(later), db.execute(_LAST).first()
+    end = 0 if last is None else last.sequence - 1
+    return end if first is None else min(first - 1, end)
+
+
+def drop(db: Connection, keys: Keys, begins: "Place", upto: "Place") -> None:
+    """Take out records that were moved, unless another daemon was first."""
+    if start(db, keys) != begins:
+        return
+    db.execute(delete(_table).where(_table.c.sequence <= upto.sequence))
+    db.execute(delete(_facts).where(_facts.c.key == _START))
+    seal = keys.audit_start(upto.sequence, upto.hash)
+    db.execute(insert(_facts).values(key=_START, value=f"{upto.sequence}:{upto.hash}:{seal}"))
 
 
 def _sealed_last(db: Connection, keys: Keys) -> "Place | None":

@@ -100,6 +100,15 @@ class Keys:
         """The seal on the last record of the audit log, which shows that none was cut off its end."""
         return hmac.digest(self._audit, f"{sequence}:{record_hash}".encode(), "sha256").hex()
 
+    def audit_start(self, sequence: int, record_hash: str) -> str:
+        """The seal on the last record that was moved out of the database."""
+        return hmac.digest(self._audit, f"start:{sequence}:{record_hash}".encode(), "sha256").hex()
+
+    def audit_part(self, after: int, after_hash: str, last: int, last_hash: str) -> str:
+        """The seal on records that were moved out together."""
+        text = f"part:{after}:{after_hash}:{last}:{last_hash}"
+        return hmac.digest(self._audit, text.encode(), "sha256").hex()
+
 
 def _derive(master: bytes, purpose: str) -> bytes:
     info = f"corral 1 {purpose}".encode()

@@ -21,6 +21,7 @@ from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.store import approvals, audit, budgets, ledger, past, pools, sandboxes, templates, vault
+from corral.store.auditlog import AuditChain
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
 
@@ -35,11 +36,19 @@ class SqlStore:
     Every method is one transaction. After a cancelled call the transaction may have happened.
     """
 
-    def __init__(self, database: Database, keys: Keys, now: Callable[[], datetime], uid_start: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keys: Keys,
+        now: Callable[[], datetime],
+        uid_start: int,
+        archive: Path | None,
+    ) -> None:
         self._database = database
         self._keys = keys
         self._now = now
         self._uid_start = uid_start
+        self._chain = AuditChain(database, keys, archive)
 
     @classmethod
     async def open(
@@ -50,9 +59,11 @@ class SqlStore:
         now: Callable[[], datetime] = _now,
         uid_start: int = sandboxes.UID_START,
         instance: str = "only",
+        archive: Path | None = None,
     ) -> Self:
         """The store at `url` (`sqlite:////path` or `postgresql://…`), its schema made or upgraded, its key file made
-        on first use. `instance` names the installation, where several share a database.
+        on first use. `instance` names the installation, where several share a database. `archive`: the directory of
+        records that are moved out of the audit log; made when it is needed.
 
         The directories of both must exist. Raises HostError for a schema of a newer version, and for a key
         file that is missing, is another's, or that others may read; Unsupported for another kind of
@@ -65,7 +76,7 @@ class SqlStore:
         except BaseException:
             await database.close()
             raise
-        return cls(database, keys, now, uid_start)
+        return cls(database, keys, now, uid_start, archive)
 
     async def close(self) -> None:
         """Let go of the database, once calls under way are done. Idempotent."""
@@ -315,16 +326,16 @@ class SqlStore:
         return await self._database.run(past.find, tenant, ref)
 
     async def verify_audit(self) -> AuditCheck:
-        """Check the whole audit log. Other calls go on meanwhile; what they append is not checked."""
-        upto = await self._database.run(audit.last_sequence, self._keys)
-        place = audit.Place()
-        limit = 2**62 if upto is None else upto
-        while rows := await self._database.run(audit.batch, place.sequence, limit):
-            if fault := place.fault(rows):
-                return AuditCheck(place.sequence, fault)
-        if upto is None or place.sequence != upto:
-            return AuditCheck(place.sequence, "the end of the log is missing, or it was rewritten")
-        return AuditCheck(place.sequence)
+        """Check the whole audit log, and the parts of it that were moved into files. Other calls go on meanwhile; what
+        they append is not checked.
+        """
+        return await self._chain.verify()
+
+    async def archive_audit(self, before: datetime) -> int:
+        """Move audit records from before that time into files, but for the very last one; how many. Raises HostError for
+        a log that was altered.
+        """
+        return await self._chain.move(before)
 
 
 def _set_states(db: Connection, several: Sequence[Sandbox]) -> None:

@@ -205,6 +205,10 @@ class Store(Protocol):
     ) -> list[AuditEntry]:
         """Up to `limit` records of a tenant, or of one of its sandboxes, with numbers above `after`, in order."""
 
+    async def archive_audit(self, before: datetime) -> int:
+        """Move audit records from before that time into files, but for the very last one; how many. Raises HostError for
+        a log that was altered."""
+
     async def verify_audit(self) -> AuditCheck:
         """Check the whole audit log."""
 
