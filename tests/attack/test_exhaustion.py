@@ -121,6 +121,23 @@ def test_descriptors_are_bounded(arena: "Range", isolation: str) -> None:
     arena.alive()
 
 
+def test_terminals_are_bounded(arena: "Range") -> None:
+    """RES-11: the kernel has some thousand terminals for all sandboxes; one that takes all it can leaves them to others."""
+    other, box = arena.box(), arena.box()
+    taking = start(box, "terminals", 9000, stdin=True)
+    result = json.loads(next(iter(taking.output())).text)
+    assert (result["opened"], result["error"]) == (256, "ENOSPC")
+    assert arena.run(other, "exhaust", "terminals", 64)["opened"] == 64
+
+
+def test_what_connections_hold_is_bounded(arena: "Range") -> None:
+    """RES-11: bytes that wait in connections are memory of the kernel, which all of the host's network shares."""
+    box = arena.box(limits={"memory": 512 * MIB})
+    done = box.exec(["python3", "-m", "tests.attack.guest.exhaust", "unread", "400"], cwd="/opt/attack")
+    # With version 2 of the cgroups it is memory like any other, and the program may be ended for it.
+    assert done.exit_code == 137 or json.loads(done.stdout)["held"] < 200 * MIB
+
+
 def test_connections_to_the_gateway_are_bounded(arena: "Range", isolation: str) -> None:
     """G-339, G-340: thousands of connections that say one byte each; the gateway's files and memory stay bounded, others served."""
     other = arena.box()

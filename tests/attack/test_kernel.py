@@ -2,10 +2,12 @@
 
 import os
 import socket
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.traces import wait_for
 
 from corral import Sandbox
 
@@ -119,6 +121,35 @@ def test_the_seccomp_filter_is_on(arena: "Range") -> None:
     """Design §5: every process of a container has the filter, from the first on."""
     results = arena.run(arena.box(), "rights")
     assert results["own"]["Seccomp"] == "2"
+
+
+def test_pairs_of_sockets_are_local(arena: "Range") -> None:
+    """Design §5, seccomp; G-300: a pair would be a way to sockets, and kernel modules, of families that are refused singly."""
+    assert arena.run(arena.box(), "sockets")["pairs"] == [socket.AF_UNIX]
+
+
+def test_a_crash_runs_no_program_of_the_host(arena: "Range", isolation: str, tmp_path: Path) -> None:
+    """Principle 1: many hosts pipe core dumps to a program, which runs as the host's root on what a sandbox made, in its
+    words. Two defences, of which the second keeps the first: the one limit at which the kernel pipes none, and that nobody
+    inside can set another one.
+    """
+    log, program, pattern = tmp_path / "dumped", tmp_path / "dump", Path("/proc/sys/kernel/core_pattern")
+    program.write_text(f"#!/bin/sh\necho $1 >> {log}\n")
+    program.chmod(0o755)
+    box = arena.box(isolation)
+    before = pattern.read_text()
+    try:
+        pattern.write_text(f"|{program} %h")
+        found = arena.run(box, "kernel", "core")
+        # The control: a program of the host that crashes is dumped, after all those of the sandbox.
+        subprocess.run(["sh", "-c", "ulimit -c 0; kill -SEGV $$"], check=False)
+        wait_for(lambda: log.exists() and socket.gethostname() in log.read_text(), "nothing is dumped at all")
+    finally:
+        pattern.write_text(before)
+    assert {said for what, said in found.items() if what.startswith("crash")} == {"SIGSEGV"}
+    assert box.info.name not in log.read_text()
+    if isolation == "container":
+        assert {said for what, said in found.items() if what.startswith(("set", "at"))} == {"(1, 1)"}
 
 
 def test_root_inside_is_not_root_outside(arena: "Range", isolation: str) -> None:

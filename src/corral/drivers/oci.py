@@ -58,6 +58,8 @@ _log = logging.getLogger(__name__)
 # Beyond its grace PID 1 kills what is left, and needs a moment to see it gone.
 _SHUTDOWN_EXTRA = 1.0
 _FILE_THREADS = 8
+# What connections hold, where it is counted apart from the memory limit, may take an eighth of that.
+_OF_MEMORY_FOR_SOCKETS = 8
 
 
 class OciDriver:
@@ -211,6 +213,7 @@ class OciDriver:
                         hold=hold,
                         image=image,
                     )
+            self._cgroup(spec.id).limit_connections(spec.limits.memory // _OF_MEMORY_FOR_SOCKETS)
         except BaseException:
             await asyncio.shield(self._clear_processes(spec.id))
             raise

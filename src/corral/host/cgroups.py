@@ -136,6 +136,16 @@ class Cgroup:
                 found += map(int, (folder / "cgroup.procs").read_text().split())
         return found
 
+    def limit_connections(self, size: int) -> None:
+        """Let what its sockets hold take at most `size` bytes. Version 2 counts that as memory like any other; version 1 by
+        itself, and the runtimes leave it without a limit.
+        """
+        if self._layout.version == 1:
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # a kernel without the counter, or the group has ended
+                (self._v1("memory") / "memory.kmem.tcp.limit_in_bytes").write_text(str(size))
+
     def is_frozen(self) -> bool:
         """Whether all of its processes are stopped by `freeze`."""
         if self._layout.version == 1:

@@ -58,6 +58,8 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 _CPU_PERIOD = 100_000
 _NOFILE = 65536
 _RUN_SIZE = "16m"
+_TERMINALS = 256
+"""The kernel has about 3,000 for all sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,8 @@ def _process(
         "capabilities": {"bounding": rights, "effective": rights, "permitted": rights},
         "rlimits": [
             {"type": "RLIMIT_NOFILE", "soft": min(_NOFILE, facts.nofile), "hard": facts.nofile},
-            # A core dump may be piped to a program of the host.
-            {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+            # None is written to a file, and none is piped to a program of the host: see corral.oci.seccomp.
+            {"type": "RLIMIT_CORE", "soft": 1, "hard": 1},
         ],
     }
 
@@ -189,7 +191,7 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
             "/dev/pts",
             "devpts",
             "devpts",
-            ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+            ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", f"max={_TERMINALS}"],
         ),
         _mount("/dev/shm", "tmpfs", "shm", [*fixed, "mode=1777", f"size={limits.memory // 2}"]),  # noqa: S108
         _mount("/dev/mqueue", "mqueue", "mqueue", fixed),

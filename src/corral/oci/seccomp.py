@@ -4,12 +4,16 @@ Theory. What is not listed is refused (EPERM), so a call that a later kernel add
 somebody has looked at it. The list is what programs use without privileges. Left out, beside all that needs
 rights which no sandbox has: keyrings (not namespaced), bpf, perf, userfaultfd and io_uring (long records of
 holes), the whole mount family and new user namespaces (each opens kernel code that was written for root),
-open_by_handle_at, and sockets of families other than local, IP and routing netlink.
+open_by_handle_at, and sockets of families other than local, IP and routing netlink; pairs of sockets are local.
 
 Only the machine's own architecture is listed: calls of any other one (32 bit, x32) kill the process.
 Comparisons are made on 64-bit registers although the kernel looks at 32 bits of some arguments, so a rule
 here never says "all but this value": such a value with high bits set would pass. TIOCSTI, which types into a
 terminal, is told apart bit by bit.
+
+A core dump may be piped to a program of the host, which then runs as the host's root on what the sandbox made. The
+kernel pipes none for a process whose limit is 1, whatever that program is, but does for 0. So the limit is 1, and
+setting another one does nothing: it is said to be done, since programs that hold keys end if they cannot set it.
 
 gVisor does not get this profile: its guests make no calls of the host's kernel.
 """
@@ -37,15 +41,15 @@ memfd_create mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap mpro
 mq_open mq_timedreceive mq_timedsend mq_unlink mremap mseal msgctl msgget msgrcv msgsnd msync munlock
 munlockall munmap name_to_handle_at nanosleep newfstatat open openat openat2 pause pidfd_open
 pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2
-prlimit64 process_mrelease process_vm_readv process_vm_writev pselect6 ptrace pwrite64 pwritev pwritev2 read
+process_mrelease process_vm_readv process_vm_writev pselect6 ptrace pwrite64 pwritev pwritev2 read
 readahead readlink readlinkat readv recvfrom recvmmsg recvmsg remap_file_pages removexattr removexattrat
 rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo
 rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min
 sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity
 sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop
 sendfile sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid
-setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt
-setuid setxattr setxattrat shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 socketpair splice
+setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid setsid setsockopt
+setuid setxattr setxattrat shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice
 stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee tgkill time timer_create
 timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times
 tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev
@@ -59,6 +63,9 @@ _FAMILIES = (1, 2, 10)
 _NETLINK = 16
 _NETLINK_PROTOCOLS = (0, 4, 15)
 _NETLINK_AUDIT = 9
+
+_RLIMIT_CORE = 4
+_LOW_HALF = 0xFFFFFFFF  # what the kernel looks at
 
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW…, the time namespace included
@@ -82,6 +89,7 @@ def seccomp_profile(machine: str) -> dict[str, Any]:
             *(_allowed("personality", _equal(0, value)) for value in _PERSONALITIES),
             *_sockets(),
             *_ioctls(),
+            *_limits(),
         ],
     }
 
@@ -91,14 +99,28 @@ def _sockets() -> list[dict[str, Any]]:
     no_audit = {"names": ["socket"], "action": _ERRNO, "errnoRet": errno.EPROTONOSUPPORT}
     return [
         *(_allowed("socket", _equal(0, family)) for family in _FAMILIES),
+        _allowed("socketpair", _equal(0, _FAMILIES[0])),
         *(_allowed("socket", _equal(0, _NETLINK), _equal(2, protocol)) for protocol in _NETLINK_PROTOCOLS),
         {**no_audit, "args": [_equal(0, _NETLINK), _equal(2, _NETLINK_AUDIT)]},
     ]
 
 
 def _ioctls() -> list[dict[str, Any]]:
-    """Requests that differ from TIOCSTI in some bit of the 32 that the kernel looks at."""
-    return [_allowed("ioctl", _masked(1, 1 << bit, ~_TIOCSTI & (1 << bit))) for bit in range(32)]
+    return [_allowed("ioctl", test) for test in _other_than(1, _TIOCSTI)]
+
+
+def _limits() -> list[dict[str, Any]]:
+    rules = [_allowed("prlimit64", _equal(2, 0))]  # which asks, and sets nothing
+    for name, resource in (("prlimit64", 1), ("setrlimit", 0)):
+        rules += [_allowed(name, test) for test in _other_than(resource, _RLIMIT_CORE)]
+        core = _masked(resource, _LOW_HALF, _RLIMIT_CORE)
+        rules.append({"names": [name], "action": _ERRNO, "errnoRet": 0, "args": [core]})
+    return rules
+
+
+def _other_than(index: int, value: int) -> list[dict[str, Any]]:
+    """Tests of which one holds if an argument differs from `value` in some bit of the 32 that the kernel looks at."""
+    return [_masked(index, 1 << bit, ~value & (1 << bit)) for bit in range(32)]
 
 
 def _allowed(name: str, *args: dict[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_rights_are_few_and_not_inherited() -> None:
         assert f"CAP_{missing}" not in rights["bounding"]
     assert process["noNewPrivileges"] is False
     assert config(TemplateConfig(sudo=False))["process"]["noNewPrivileges"] is True
-    assert {"type": "RLIMIT_CORE", "soft": 0, "hard": 0} in process["rlimits"]
+    assert {"type": "RLIMIT_CORE", "soft": 1, "hard": 1} in process["rlimits"]
     assert {"type": "RLIMIT_NOFILE", "soft": 20000, "hard": 20000} in process["rlimits"]
     assert "oomScoreAdj" not in process
 

@@ -103,9 +103,40 @@ def connections(limit: int) -> None:
     sys.stdin.readline()
 
 
+def terminals(limit: int) -> None:
+    """Open terminals, at most `limit`; then wait for a line of input."""
+    kept: list[int] = []
+    error = 0
+    try:
+        while len(kept) < limit:
+            kept.append(os.open("/dev/ptmx", os.O_RDWR))
+    except OSError as problem:
+        error = problem.errno or 0
+    report({"opened": len(kept), "error": errno.errorcode.get(error, "none")})
+    print(flush=True)
+    sys.stdin.readline()
+
+
+def unread(limit: int) -> None:
+    """Connections to oneself, full of what nobody reads, at most `limit` MiB of it."""
+    kept: list[socket.socket] = []
+    sent = 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for _ in range(400):
+            connection = socket.create_connection(server.getsockname())
+            kept += [connection, server.accept()[0]]
+            connection.settimeout(0)
+            try:
+                while sent < limit * MIB:
+                    sent += connection.send(bytes(MIB))
+            except BlockingIOError:
+                continue
+    report({"held": sent})
+
+
 WAYS: dict[str, Callable[[int], None]] = {
     "forks": forks, "memory": memory, "disk": disk, "inodes": inodes, "shared": shared, "descriptors": descriptors,
-    "connections": connections,
+    "connections": connections, "terminals": terminals, "unread": unread,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Knocks at the parts of the kernel that a sandbox has no business with; prints what each call gave."""
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import resource
+import signal
 import stat
 import sys
 import termios
@@ -194,9 +197,26 @@ def _unmount(path: str) -> None:
         raise OSError(ctypes.get_errno(), "")
 
 
+def core() -> dict[str, str]:
+    """Crash with every limit that a core dump may have; the limit before and after."""
+    found = {"at first": str(resource.getrlimit(resource.RLIMIT_CORE))}
+
+    def crash(limit: int) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    for limit in (0, 1, 1 << 20, resource.RLIM_INFINITY):
+        found[f"crash {limit}"] = in_child(crash, limit)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (limit, resource.RLIM_INFINITY))
+        found[f"set {limit}"] = str(resource.getrlimit(resource.RLIMIT_CORE))
+    return found
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     "calls": calls, "namespaces": namespaces, "abi": foreign_abi, "terminal": terminal, "devices": devices,
-    "knobs": knobs, "masked": masked, "mounts": mounts,
+    "knobs": knobs, "masked": masked, "mounts": mounts, "core": core,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -22,6 +22,19 @@ def families() -> list[int]:
     return [family for family in range(46) if any(opened(family, kind, 0) for kind in KINDS.values())]
 
 
+def pairs() -> list[int]:
+    """Families of which the kernel makes a pair of sockets, or says anything but that it may not be asked."""
+
+    def make(family: int, kind: int) -> None:
+        for one in socket.socketpair(family, kind):
+            one.close()
+
+    refused = {"EPERM", "EAFNOSUPPORT"}
+    return [
+        family for family in range(46) if {outcome(make, family, kind) for kind in KINDS.values()} - refused
+    ]
+
+
 def internet() -> list[str]:
     """Internet sockets with a protocol of one's own choice."""
     return [
@@ -66,4 +79,12 @@ def ipv6() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    report({"families": families(), "internet": internet(), "changes": changes(), "ipv6": ipv6()})
+    report(
+        {
+            "families": families(),
+            "pairs": pairs(),
+            "internet": internet(),
+            "changes": changes(),
+            "ipv6": ipv6(),
+        }
+    )
