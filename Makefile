@@ -21,13 +21,15 @@ test-all: setup lint
 	@tests/conformance/setup
 	CORRAL_POINTS=all $(BIN)/pytest
 
-# E2B's own SDKs against a daemon of this tree; SUITE=PATH: the suite of an E2B checkout at PATH.
+# E2B's own SDKs, and what is built on them, against a daemon of this tree; SUITE=PATH: the suites of an E2B checkout at PATH.
 conformance: setup
 ifdef SUITE
 	@tests/conformance/suite $(SUITE)
 else
 	@tests/conformance/setup
 	$(BIN)/pytest -q tests/conformance
+	$(BIN)/python tests/conformance/frameworks.py install
+	@tests/conformance/e2b_daemon $(BIN)/python tests/conformance/frameworks.py try
 endif
 
 # Types and unit tests take as long as each other: side by side.

@@ -5,14 +5,18 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.conformance.conftest import CACHE
+from tests.conftest import Daemon
 
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHONS = ["e2b-2.45.1", "e2b-2.63.0"]
 SECONDS = 300
+GVISOR = "python_gvisor.py"
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(SECONDS + 60)]
 
@@ -35,6 +39,7 @@ RUNS = [
         for case in _cases(program)
     ),
     *(("e2b-2.63.0", "python_binary.py", case) for case in _cases("python_binary.py")),
+    *(pytest.param("e2b-2.63.0", GVISOR, case, marks=pytest.mark.gvisor) for case in _cases(GVISOR)),
     *(("javascript", "cases.mjs", case) for case in _cases("cases.mjs")),
 ]
 
@@ -42,14 +47,16 @@ RUNS = [
 class Outcomes:
     """What became of all cases of a program with one SDK; run when the first one is asked for."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], daemon: Daemon) -> None:
         self._env = env
+        self._daemon = daemon
         self._known: dict[tuple[str, str], dict[str, str | None]] = {}
         self._forgotten: set[tuple[str, str]] = set()
 
     def of(self, sdk: str, program: str) -> dict[str, str | None]:
         if (sdk, program) not in self._known:
-            self._known[sdk, program] = self._run(sdk, program)
+            with self._isolated(program):
+                self._known[sdk, program] = self._run(sdk, program)
         return self._known[sdk, program]
 
     def forget(self, sdk: str, program: str) -> None:
@@ -57,6 +64,16 @@ class Outcomes:
         if (sdk, program) not in self._forgotten:
             self._forgotten.add((sdk, program))
             del self._known[sdk, program]
+
+    @contextmanager
+    def _isolated(self, program: str) -> Iterator[None]:
+        """Within it, sandboxes of E2B's clients have the isolation that a program is about."""
+        with self._daemon.client() as client:
+            client.set_config("e2b.isolation", "gvisor" if program == GVISOR else "")
+            try:
+                yield
+            finally:
+                client.set_config("e2b.isolation", "")
 
     def _run(self, sdk: str, program: str) -> dict[str, str | None]:
         home = CACHE / sdk
@@ -77,8 +94,8 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes(e2b_env: dict[str, str]) -> Outcomes:
-    return Outcomes(e2b_env)
+def outcomes(e2b_env: dict[str, str], shared_daemon: Daemon) -> Outcomes:
+    return Outcomes(e2b_env, shared_daemon)
 
 
 @pytest.mark.parametrize(("sdk", "program", "case"), RUNS)

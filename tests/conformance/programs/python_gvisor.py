@@ -1,0 +1,86 @@
+"""What a program sees through E2B's SDK of sandboxes under gVisor: what ran goes on, in pauses, snapshots and forks."""
+
+import os
+import urllib.request
+
+from e2b import Sandbox, SandboxState
+from python_sync import Fresh, wait_until
+
+COUNTER = "n=0; while sleep 0.05; do n=$((n+1)); echo $n > /home/user/count; done"
+SERVER = "cd /srv && exec python3 -m http.server 8000 --bind 0.0.0.0"
+
+
+def count(box: Sandbox) -> int:
+    """How far the counter is; what it wrote half is read again."""
+    text = ""
+    while not text.endswith("\n"):
+        text = box.files.read("/home/user/count")
+    return int(text)
+
+
+def counting(box: Sandbox) -> int:
+    """Start the counter; its process id."""
+    running = box.commands.run(COUNTER, background=True)
+    wait_until(lambda: box.files.exists("/home/user/count") and count(box) > 2, "the counter")
+    return running.pid
+
+
+def goes_on(box: Sandbox, pid: int, before: int) -> None:
+    """The same process counts from where it was."""
+    assert [item.pid for item in box.commands.list()] == [pid]
+    wait_until(lambda: count(box) > before, "the counter after it was kept")
+
+
+def case_it_is_gvisor() -> None:
+    with Fresh() as box:
+        assert "gVisor" in box.commands.run("dmesg 2>/dev/null || cat /proc/version", user="root").stdout
+
+
+def case_files_go_both_ways() -> None:
+    with Fresh() as box:
+        box.files.write("given", "from outside")
+        assert box.commands.run("cat given && echo from inside > made").stdout == "from outside"
+        assert box.files.read("made") == "from inside\n"
+        box.files.write("given", "anew")
+        assert box.commands.run("cat given").stdout == "anew"
+
+
+def case_a_pause_keeps_memory() -> None:
+    with Fresh() as box:
+        pid = counting(box)
+        before = count(box)
+        box.pause()
+        assert box.get_info().state == SandboxState.PAUSED
+        goes_on(Sandbox.connect(box.sandbox_id), pid, before)
+
+
+def case_a_pause_at_the_end_of_time_is_woken_by_traffic() -> None:
+    with Fresh(lifecycle={"on_timeout": "pause", "auto_resume": True}) as box:
+        pid = counting(box)
+        box.set_timeout(1)
+        wait_until(lambda: box.get_info().state == SandboxState.PAUSED, "the pause")
+        assert box.commands.run("echo back").stdout == "back\n"
+        assert [item.pid for item in box.commands.list()] == [pid]
+
+
+def case_snapshots_and_forks_go_on() -> None:
+    with Fresh() as box:
+        pid = counting(box)
+        snapshot = box.create_snapshot()
+        with Fresh(template=snapshot.snapshot_id) as child:
+            goes_on(child, pid, 2)
+        assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+        for child in box.fork(count=2):
+            goes_on(child, pid, 2)
+            assert child.kill()
+
+
+def case_ports_are_served() -> None:
+    with Fresh() as box:
+        box.files.write("/srv/index.html", "served", user="root")
+        box.commands.run(SERVER, background=True)
+        wait_until(lambda: "200" in box.commands.run("curl -sI localhost:8000 || true").stdout, "the server")
+        named = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "8000"}
+        request = urllib.request.Request(os.environ["E2B_SANDBOX_URL"], headers=named)
+        with urllib.request.urlopen(request) as answer:
+            assert answer.read() == b"served"
