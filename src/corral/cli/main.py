@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pr": ("corral.cli.publish:pr", "Open a pull request for a sandbox's branch."),
     "usage": ("corral.cli.work:usage", "Show tokens and cost of a sandbox."),
     "grant": ("corral.cli.grants:grant", "Show and change what sandboxes' tokens may be used for."),
+    "models": ("corral.cli.models:models", "Show and change which models all sandboxes may use."),
     "rate": ("corral.cli.rates:rate", "Limit model calls and tokens at a time."),
     "budget": ("corral.cli.budgets:budget", "Show and set what sandboxes may spend."),
     "egress": ("corral.cli.egress:egress", "What sandboxes may reach."),

@@ -45,6 +45,7 @@ from corral.engine.grants import Grants
 from corral.engine.hooks import Hooks
 from corral.engine.keys import ApiKeys
 from corral.engine.learning import Learning
+from corral.engine.models import Models
 from corral.engine.permissions import Permissions
 from corral.engine.plan import CreateRequest
 from corral.engine.pools import Pools
@@ -217,6 +218,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         )
 
     await configure_gateway()
+    models = Models(store, client)
+    await models.publish()
     await client.set_authority(authority.certificate, authority.key)
     tasks = await stack.enter_async_context(TaskOwner())
 
@@ -439,6 +442,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         builds=builds,
         secrets=secrets,
         prices=Prices(store, client),
+        models=models,
         budgets=budgets,
         approvals=approvals,
         egress=Egress(lambda: sandboxes, secrets, store),

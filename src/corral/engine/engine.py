@@ -15,6 +15,7 @@ from corral.engine.egress import Egress
 from corral.engine.grants import Grants
 from corral.engine.keys import ApiKeys
 from corral.engine.learning import Learning
+from corral.engine.models import Models
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
@@ -82,6 +83,7 @@ class Engine:
     builds: Builds
     secrets: Secrets
     prices: Prices
+    models: Models
     budgets: Budgets
     approvals: Approvals
     grants: Grants

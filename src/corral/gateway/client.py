@@ -25,7 +25,7 @@ from corral.gateway.pushchecks import PushChecks
 from corral.gateway.questions import OnAsk, Questions, refuse_all
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.egress import EgressPolicy
-from corral.model.grants import Grant, ModelRules
+from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Secret
 from corral.wire import link
@@ -51,6 +51,7 @@ Order = (
     | link.SetSecrets
     | link.SetPrices
     | link.SetConfig
+    | link.SetModels
     | link.SetAuthority
     | link.Ping
 )
@@ -110,6 +111,7 @@ class GatewayClient:
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
         self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
+        self._models = link.SetModels(0, ())
         self._authority: link.SetAuthority | None = None
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
@@ -197,7 +199,7 @@ class GatewayClient:
     async def _restore(self, channel: Channel) -> None:
         await self._wait_ready(READY_TIMEOUT)
         authority = (self._authority,) if self._authority is not None else ()
-        for message in (self._config, *authority, self._secrets, self._prices):
+        for message in (self._config, self._models, *authority, self._secrets, self._prices):
             await self._say_again(type(message).__name__, self._call(channel, message))
         for kept in list(self._kept.values()):
             await self._say_again(kept.attachment.sandbox, self._serve(kept, channel))
@@ -292,6 +294,11 @@ class GatewayClient:
         )
         self._prices = link.SetPrices(0, specs)
         await self._tell(self._prices)
+
+    async def set_models(self, tenants: Sequence[TenantModels]) -> None:
+        """Replace all tenants' rules for models; a gateway that is down gets them when it is back."""
+        self._models = link.SetModels(0, tuple(tenants))
+        await self._tell(self._models)
 
     async def set_config(
         self,

@@ -129,6 +129,7 @@ class Process:
                     | link.SetSecrets()
                     | link.SetPrices()
                     | link.SetConfig()
+                    | link.SetModels()
                     | link.SetAuthority()
                     | link.Ping()
                 ):

@@ -17,7 +17,7 @@ from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.grants import ModelRules
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider
-from corral.policy.models import resolve
+from corral.policy.models import layers, resolve
 from corral.wire.bounds import bounds
 from corral.wire.gemini_bounds import gemini_bounds
 from corral.wire.link import SecretSpec
@@ -25,18 +25,21 @@ from corral.wire.usage import Api, usage_option, with_fields
 
 _WIDE_CONTEXT = 1_000_000
 _MAX_ALTERNATIVES = 32
+_ANY = ModelRules()
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the operator allows: model calls of one sandbox under way, tokens of output for one that sets no limit, and
-    whose calls wait while a person is asked for more money: `*` for all, `TENANT`, `TENANT/SANDBOX`; and models.
+    whose calls wait while a person is asked for more money: `*` for all, `TENANT`, `TENANT/SANDBOX`; and models, of all
+    sandboxes and of tenants.
     """
 
     model_calls: int = DEFAULT_MODEL_CALLS
     output: int = DEFAULT_OUTPUT
     asking: frozenset[str] = frozenset()
     models: ModelRules = field(default_factory=ModelRules)
+    of_tenants: Mapping[TenantId, ModelRules] = field(default_factory=dict)
 
     def asks_budget(self, tenant: TenantId, sandbox: str) -> bool:
         """Whether a call of that sandbox waits."""
@@ -116,13 +119,12 @@ def _resolved(
 ) -> tuple[Endpoint, Mapping[str, Any], dict[str, Any]]:
     """The endpoint and the request with the models that run, and what is changed in the request for that."""
 
+    box, limits = terms.box, terms.limits
+    of_tenant = limits.of_tenants.get(box.tenant, _ANY)
+    rules = layers(box.grant.models, box.name, of_tenant, limits.models)
+
     def run(asked: str) -> str:
-        return resolve(
-            (terms.box.grant.models, terms.limits.models),
-            asked,
-            lambda family, model: terms.prices.newest(terms.secret, family, model),
-            terms.box.name,
-        )
+        return resolve(rules, asked, lambda family, model: terms.prices.newest(terms.secret, family, model))
 
     if wanted.model:
         return _resolved_path(wanted, value, run(wanted.model))

@@ -6,7 +6,7 @@ It is told what to do by calls of the engine (`handle`) and answers each once it
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from aiohttp import web
@@ -50,6 +50,7 @@ Request = (
     | link.SetSecrets
     | link.SetPrices
     | link.SetConfig
+    | link.SetModels
     | link.SetAuthority
     | link.Ping
 )
@@ -114,8 +115,16 @@ class Service:
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
                 self._dialer.set_networks(request.networks)
-                self._limits = Limits(
-                    request.model_calls, request.output, frozenset(request.asking), request.models
+                self._limits = replace(
+                    self._limits,
+                    model_calls=request.model_calls,
+                    output=request.output,
+                    asking=frozenset(request.asking),
+                    models=request.models,
+                )
+            case link.SetModels():
+                self._limits = replace(
+                    self._limits, of_tenants={item.tenant: item.rules for item in request.tenants}
                 )
             case link.Ping():
                 return

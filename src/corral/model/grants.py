@@ -23,6 +23,14 @@ class ModelRules:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantModels:
+    """Rules for all of a tenant's sandboxes, beside their own."""
+
+    tenant: TenantId
+    rules: ModelRules
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """A sandbox's right to use secrets through the gateway. Only the token's SHA-256 (hex) is kept.
 

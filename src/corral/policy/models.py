@@ -1,11 +1,12 @@
 """Which model a call may run. Values in, values out.
 
-Rules come in layers, the sandbox's own before the host's. A name is first replaced by each layer's aliases in turn, once
-each; what then stands is the model that runs, and every layer must allow it.
+Rules come in layers, the sandbox's own first, then its tenant's, then the host's. A name is first replaced by each layer's
+aliases in turn, once each; what then stands is the model that runs, and every layer must allow it.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from corral.errors import Forbidden, InvalidInput
@@ -45,18 +46,36 @@ def parse_alias(text: str) -> Alias:
     return checked_rules(ModelRules(aliases=(Alias(asked.strip(), sent.strip()),))).aliases[0]
 
 
-def resolve(layers: Sequence[ModelRules], asked: str, newest: Newest, name: str) -> str:
-    """The model to send. Raises Forbidden for one that a layer does not allow (G-180). `name` is the sandbox's."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Rules, and the command that changes them."""
+
+    rules: ModelRules
+    command: str
+
+
+def layers(box: ModelRules, name: str, tenant: ModelRules, host: ModelRules) -> list[Layer]:
+    """All rules for the calls of the sandbox `name`, in order."""
+    return [
+        Layer(box, f"corral grant set {name} --models PATTERN"),
+        Layer(tenant, "corral models set PATTERN"),
+        Layer(host, "corral config set models.allow PATTERN"),
+    ]
+
+
+def resolve(layers: Sequence[Layer], asked: str, newest: Newest) -> str:
+    """The model to send. Raises Forbidden for one that a layer does not allow (G-180)."""
     model = asked
-    for rules in layers:
-        model = _renamed(rules, model, newest)
-    for rules in layers:
+    for layer in layers:
+        model = _renamed(layer.rules, model, newest)
+    for layer in layers:
+        rules = layer.rules
         if not any(_matches(pattern, model) for pattern in rules.allow):
             allowed = ", ".join(rules.allow[:8]) or "none"
             as_asked = "" if model == asked else f" (asked for as {asked[:80]!r})"
             raise Forbidden(
                 f"model {model[:80]!r}{as_asked} is not allowed in this sandbox",
-                f"use one of: {allowed}; or on the host, allow it: `corral grant set {name} --models PATTERN`",
+                f"use one of: {allowed}; or on the host, allow it: `{layer.command}`",
             )
     return model
 

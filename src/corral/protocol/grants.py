@@ -67,3 +67,20 @@ class GrantList(Reply):
     """Grants of the tenant's sandboxes, oldest first."""
 
     grants: list[GrantInfo]
+
+
+class SetModels(Request):
+    """New rules for all of a tenant's sandboxes, from the next call on. What is left out stays."""
+
+    models: ModelPatterns | None = Field(default=None, description="Models that may run.")
+    aliases: Aliases | None = Field(
+        default=None, description="Model asked for → model sent.", examples=[{"opus": "haiku"}]
+    )
+    tenant: Name | None = Field(default=None, description="Default: the caller's own.")
+
+
+class Models(Reply):
+    """Which models all of a tenant's sandboxes may use. A sandbox's own rules and the host's must allow a model too."""
+
+    models: list[str] = Field(description="Patterns of models that may run.")
+    aliases: dict[str, str] = Field(description="Model asked for → model sent.")

@@ -46,3 +46,26 @@ def revoke_grant(ref: str, secrets: Sequence[str] = ()) -> Call[grants.GrantInfo
     """Take secrets out of a grant, or all that it covers; what is under way with it is cut within a second."""
     body = build(grants.RevokeGrant, secrets=list(secrets))
     return Call(post(url("sandboxes", ref, "grant", "revoke"), body), reply(grants.GrantInfo))
+
+
+def models() -> Call[grants.Models]:
+    """Which models all of the tenant's sandboxes may use."""
+    return Call(get(url("models")), reply(grants.Models))
+
+
+def set_models(
+    models: Sequence[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    *,
+    tenant: str | None = None,
+) -> Call[grants.Models]:
+    """Change which models all sandboxes of a tenant (default: one's own) may use, from the next call on; what is None
+    stays. Operator only.
+    """
+    given = {
+        "models": None if models is None else list(models),
+        "aliases": None if aliases is None else dict(aliases),
+        "tenant": tenant,
+    }
+    body = build(grants.SetModels, **{key: value for key, value in given.items() if value is not None})
+    return Call(post(url("models"), body, "PUT"), reply(grants.Models))

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -189,6 +189,14 @@ budgets = Table(
 """`subject` is a sandbox's id, or empty for the tenant as a whole; `kind` is a `Window`. A cap of NULL is none, no row
 means the host's default.
 """
+
+tenant_models = Table(
+    "tenant_models",
+    metadata,
+    Column("tenant", String(63), primary_key=True),
+    Column("rules", JSON, nullable=False),
+)
+"""Which models a tenant's sandboxes may use; a tenant without a row: all."""
 
 balances = Table(
     "balances",

@@ -12,7 +12,7 @@ from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
-from corral.model.grants import Grant
+from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
@@ -20,7 +20,18 @@ from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
-from corral.store import approvals, audit, budgets, ledger, past, pools, sandboxes, templates, vault
+from corral.store import (
+    approvals,
+    audit,
+    budgets,
+    ledger,
+    past,
+    pools,
+    sandboxes,
+    templates,
+    tenant_models,
+    vault,
+)
 from corral.store.auditlog import AuditChain
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
@@ -239,6 +250,14 @@ class SqlStore:
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""
         return await self._database.run(ledger.totals, sandbox)
+
+    async def set_tenant_models(self, tenant: TenantId, rules: ModelRules) -> None:
+        """Replace which models a tenant's sandboxes may use."""
+        await self._database.run_durable(tenant_models.put, tenant, rules)
+
+    async def tenant_models(self) -> list[TenantModels]:
+        """Those of all tenants that have some."""
+        return await self._database.run(tenant_models.every)
 
     async def set_price(self, price: ModelPrice) -> None:
         """An operator's price for a model (`*` for all of a provider); replaces the former."""

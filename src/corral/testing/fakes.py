@@ -21,7 +21,7 @@ from corral.errors import Conflict, HostError
 from corral.model.build import RegistryLogin
 from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
-from corral.model.grants import Grant
+from corral.model.grants import Grant, TenantModels
 from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId
 from corral.model.leak import Leak
 from corral.model.process import ProcessInfo, Stream
@@ -269,6 +269,7 @@ class FakeGateway:
         self.attached: dict[SandboxId, Attachment] = {}
         self.secrets: list[OpenedSecret] = []
         self.prices: list[ModelPrice] = []
+        self.models: list[TenantModels] = []
         self.fail_at: set[str] = set()
 
     async def attach(self, attachment: Attachment, listeners: Sequence[Listener] | None) -> None:
@@ -301,6 +302,10 @@ class FakeGateway:
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all."""
         self.secrets = list(secrets)
+
+    async def set_models(self, tenants: Sequence[TenantModels]) -> None:
+        """Replace all."""
+        self.models = list(tenants)
 
     async def set_prices(self, prices: Sequence[ModelPrice]) -> None:
         """Replace all."""

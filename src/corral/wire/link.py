@@ -28,7 +28,7 @@ from corral.model.binding import Binding
 from corral.model.budget import RateRefusal, Refusal
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
-from corral.model.grants import ModelRules
+from corral.model.grants import ModelRules, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
 from corral.model.secrets import Provider, Secret, SecretForm
@@ -40,7 +40,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 6
+VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,14 @@ class SetConfig:
     output: int
     asking: tuple[str, ...]
     models: ModelRules
+
+
+@dataclass(frozen=True, slots=True)
+class SetModels:
+    """Replace all tenants' rules for models. A tenant that is left out has none."""
+
+    seq: int
+    tenants: tuple[TenantModels, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +431,7 @@ Message = (
     | SetSecrets
     | SetPrices
     | SetConfig
+    | SetModels
     | SetAuthority
     | Ping
     | UsageAck

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from corral.engine.ports import OpenedSecret
 from corral.model.egress import EgressPolicy, HostRule
-from corral.model.grants import Alias, Grant, ModelRules
+from corral.model.grants import Alias, Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 
@@ -98,6 +98,26 @@ async def test_models_are_allowed_and_replaced(bed: "Bed") -> None:
     # The host's own rules hold beside the sandbox's.
     await bed.client.set_config(models=ModelRules(("gpt-*",)))
     assert (await post(bed, box, {**REQUEST, "model": "claude-opus-4-5"}))[0] == 403
+
+
+async def test_a_tenants_rules_hold_for_its_sandboxes_also_after_a_restart(bed: "Bed") -> None:
+    """G-13, G-180: with rules of another tenant beside, and in a new process from its first call on."""
+    box = await bed.attach(grant=a_grant())
+    ask = {**REQUEST, "model": "claude-sonnet-4-5"}
+    others = TenantModels(TenantId("other"), ModelRules(("none",)))
+    await bed.client.set_models([others])
+    assert (await post(bed, box, ask))[0] == 200
+    await bed.client.set_models([others, TenantModels(TENANT, ModelRules(("claude-haiku-*",)))])
+    status, told = await post(bed, box, ask)
+    assert (status, "`corral models set PATTERN`" in str(told)) == (403, True)
+    sent = len(bed.upstream.seen)
+    await bed.kill()
+    await bed.client.lost()
+    await bed.client.reattach(bed.spawn())
+    assert (await post(bed, box, ask))[0] == 403
+    assert len(bed.upstream.seen) == sent
+    await bed.client.set_models([others])
+    assert (await post(bed, box, ask))[0] == 200
 
 
 async def test_a_revoked_grant_covers_nothing_and_cuts_what_is_under_way(bed: "Bed") -> None:

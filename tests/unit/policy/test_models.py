@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.errors import Forbidden, InvalidInput
 from corral.model.grants import Alias, ModelRules
-from corral.policy.models import checked_rules, parse_alias, resolve
+from corral.policy.models import Layer, checked_rules, layers, parse_alias, resolve
 
 ANY = ModelRules()
 
@@ -22,7 +22,7 @@ def newest(family: str, model: str) -> str:
 
 
 def runs(asked: str, *layers: ModelRules) -> str:
-    return resolve(layers, asked, newest, "box")
+    return resolve([Layer(each, "change it") for each in layers], asked, newest)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,22 @@ def test_patterns(pattern: str, model: str, allowed: bool) -> None:
             runs(model, rules(pattern), ANY)
 
 
+@pytest.mark.parametrize(
+    ("narrow", "command"),
+    [(0, "corral grant set box --models"), (1, "corral models set"), (2, "corral config set models.allow")],
+)
+def test_a_refusal_names_the_command_of_the_rules_that_refuse(narrow: int, command: str) -> None:
+    box, tenant, host = (rules("a*") if at == narrow else ANY for at in range(3))
+    with pytest.raises(Forbidden, match="not allowed in this sandbox") as told:
+        resolve(layers(box, "box", tenant, host), "b", newest)
+    assert command in told.value.hint
+
+
 def test_every_layer_must_allow_what_runs() -> None:
     """G-13: a sandbox's own rules only narrow the host's."""
-    for layers in ((rules("a*"), rules("b*")), (rules("b*"), rules("a*"))):
+    for both in ((rules("a*"), rules("b*")), (rules("b*"), rules("a*"))):
         with pytest.raises(Forbidden):
-            runs("ab", *layers)
+            runs("ab", *both)
     assert runs("ab", rules("a*"), rules("*b")) == "ab"
 
 

@@ -17,7 +17,7 @@ from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.budget import Outcome, Reservation, Settlement
 from corral.model.egress import EgressPolicy, HostRule
-from corral.model.grants import Grant
+from corral.model.grants import Alias, Grant, ModelRules, TenantModels
 from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec
@@ -389,6 +389,16 @@ async def test_a_price_replaces_the_former(store: SqlStore) -> None:
     assert await store.prices() == [
         ModelPrice("local", "*", 5, 6, 7, 8),
         ModelPrice("local", "m", 0, 0, 0, 0),
+    ]
+
+
+async def test_a_tenants_models_replace_the_former(store: SqlStore) -> None:
+    await store.set_tenant_models(TenantId("b"), ModelRules(("x-*",), (Alias("opus", "haiku"),)))
+    await store.set_tenant_models(TenantId("a"), ModelRules(("none",)))
+    await store.set_tenant_models(TenantId("a"), ModelRules(("y",)))
+    assert await store.tenant_models() == [
+        TenantModels(TenantId("a"), ModelRules(("y",))),
+        TenantModels(TenantId("b"), ModelRules(("x-*",), (Alias("opus", "haiku"),))),
     ]
 
 

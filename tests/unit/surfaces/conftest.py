@@ -31,7 +31,7 @@ from corral.model.binding import Binding
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.events import ApprovalEvent, LifecycleEvent
 from corral.model.events import Event as Told
-from corral.model.grants import Grant
+from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
@@ -515,6 +515,20 @@ class FakeBudgets:
         return await self.of_tenant(tenant)
 
 
+class FakeModels:
+    """Rules of tenants."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, ModelRules] = {}
+
+    async def of(self, tenant: TenantId) -> ModelRules:
+        return self.rules.get(tenant, ModelRules())
+
+    async def change(self, tenant: TenantId, rules: ModelRules) -> ModelRules:
+        self.rules[tenant] = rules
+        return rules
+
+
 class FakeApprovals:
     """One question of each state, and the answers that were given."""
 
@@ -677,6 +691,7 @@ class FakeEngine:
     repos: FakeRepos
     files: FakeFiles
     approvals: FakeApprovals = field(default_factory=FakeApprovals)
+    models: FakeModels = field(default_factory=FakeModels)
     audit: FakeAudit = field(default_factory=FakeAudit)
     api_keys: "FakeKeys" = field(default_factory=lambda: FakeKeys())
     config: dict[str, Any] = field(default_factory=lambda: {"api.listen": "", "egress.networks": []})

@@ -766,6 +766,16 @@ def test_a_receipt_tells_all_that_was_done(corral: Any) -> None:
     assert corral("receipt", "box").code == 4
 
 
+def test_models_of_a_tenant_are_shown_and_set(corral: Any, engine: Any) -> None:
+    assert corral("models", "set", "claude-*,gpt-5", "o3", "--alias", "opus=haiku", "--of", "acme").code == 0
+    assert engine.models.rules["acme"] == ModelRules(("claude-*", "gpt-5", "o3"), (Alias("opus", "haiku"),))
+    assert corral("models", "set", "--no-alias", "--of", "acme").code == 0
+    assert engine.models.rules["acme"] == ModelRules(("claude-*", "gpt-5", "o3"))
+    assert json.loads(corral("models", "show", "--json").out) == {"models": ["*"], "aliases": {}}
+    assert corral("models", "set", "--of", "acme").code == 2
+    assert corral("models", "set", "bad name").code == 2
+
+
 def test_rates_are_shown_and_set(corral: Any, engine: Any) -> None:
     corral("create", "--name", "box")
     shown = corral("rate", "set", "box", "--requests", "60", "--tokens", "100000").out

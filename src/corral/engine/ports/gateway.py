@@ -10,7 +10,7 @@ from corral.model.binding import Binding
 from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
-from corral.model.grants import Grant
+from corral.model.grants import Grant, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
 from corral.model.secrets import Provider, Secret, SecretForm
@@ -122,6 +122,9 @@ class Gateway(Protocol):
 
     async def set_prices(self, prices: "Sequence[ModelPrice]") -> None:
         """Replace all operator's prices."""
+
+    async def set_models(self, tenants: Sequence[TenantModels]) -> None:
+        """Replace all tenants' rules for models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from corral.engine.ports.gateway import ModelPrice, OpenedSecret, OpenedSecrets
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
-from corral.model.grants import Grant
+from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
@@ -144,6 +144,12 @@ class Store(Protocol):
 
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""
+
+    async def set_tenant_models(self, tenant: TenantId, rules: ModelRules) -> None:
+        """Replace which models a tenant's sandboxes may use. Durable."""
+
+    async def tenant_models(self) -> list[TenantModels]:
+        """Those of all tenants that have some."""
 
     async def set_price(self, price: "ModelPrice") -> None:
         """An operator's price for a model (`*` for all of a provider); replaces the former."""
