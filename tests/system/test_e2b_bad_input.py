@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import httpx2
 import pytest
 from tests.conftest import Daemon
 from tests.system.test_tcp_api import _add_key
+from tests.traces import wait_for
 
 pytestmark = pytest.mark.root
 UNKNOWN = "0" * 16
@@ -298,6 +300,71 @@ def test_a_user_that_is_not_there(served: Served) -> None:
         headers={"authorization": f"Basic {basic}"},
     )
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sandboxes/{}/metrics?start=soon",
+        "/sandboxes/{}/metrics?end=-1",
+        "/sandboxes/{}/logs?start=x",
+        "/sandboxes/{}/logs?limit=0",
+        "/v2/sandboxes/{}/logs?limit=1001",
+        "/v2/sandboxes/{}/logs?cursor=" + "9" * 15,
+        "/v2/sandboxes/{}/logs?direction=up",
+        "/v2/sandboxes/{}/logs?level=all",
+        "/v2/sandboxes/{}/logs?search=" + "x" * 257,
+    ],
+)
+def test_questions_for_logs_and_metrics_that_are_refused(served: Served, path: str) -> None:
+    answer = served.call("GET", path.format(served.sandbox))
+    assert (answer.status_code, answer.json()["code"]) == (400, 400)
+
+
+def test_the_log_tells_what_was_started_and_what_was_refused(served: Served) -> None:
+    def entries(query: str = "") -> list[dict[str, Any]]:
+        answer = served.call("GET", f"/v2/sandboxes/{served.sandbox}/logs{query}")
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["logs"]
+        return found
+
+    with served.stream("echo marked-$$; curl -s -m 20 http://9.9.9.9/") as stream:
+        heard = b""
+        while b"exitCode" not in heard:
+            heard += stream.recv(65536)
+    started = entries("?search=echo+marked")
+    assert [entry["level"] for entry in started] == ["info"]
+    assert started[0]["fields"]["user"] == "user"
+    wait_for(lambda: entries("?level=warn") != [], "the refusal is on record")
+    refused = entries("?level=warn&direction=backward")
+    assert refused[0]["fields"]["decision"] == "denied"
+    assert [entry["timestamp"] for entry in entries()] == sorted(entry["timestamp"] for entry in entries())
+    cursor = int(datetime.fromisoformat(started[0]["timestamp"]).timestamp() * 1000)
+    assert started[0] in entries(f"?cursor={cursor}")
+    assert started[0] not in entries(f"?cursor={cursor + 1}")
+    assert entries("?limit=1") == entries()[:1]
+    old = served.call("GET", f"/sandboxes/{served.sandbox}/logs").json()
+    lines = [json.loads(line["line"]) for line in old["logs"]]
+    assert len(lines) == len(old["logEntries"])
+    assert any("echo marked" in line["message"] and line["level"] == "info" for line in lines)
+    assert served.call("GET", f"/sandboxes/{served.sandbox}/logs", key=served.other).status_code == 404
+
+
+def test_metrics_tell_what_was_used_before(served: Served) -> None:
+    def samples(query: str = "") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = served.call("GET", f"/sandboxes/{served.sandbox}/metrics{query}").json()
+        return found
+
+    wait_for(lambda: len(samples()) > 1, "there is a former sample beside that of now")
+    found = samples()
+    times = [sample["timestampUnix"] for sample in found]
+    assert times == sorted(times)
+    assert all(0 <= sample["cpuUsedPct"] <= 100 and sample["memUsed"] > 0 for sample in found)
+    # What it was a moment ago is told again; a range that it was not there in is empty.
+    assert found[0] in samples(f"?start={times[0]}&end={times[0]}")
+    assert samples("?start=1&end=2") == []
+    own = served.box("GET", "/metrics").json()
+    assert own["mem_used"] > 0
 
 
 def test_two_hundred_streams_at_once_and_clients_that_vanish(served: Served) -> None:

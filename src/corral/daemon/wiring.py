@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from corral.agents import chatgpt
 from corral.agents.service import AgentService
 from corral.api.app import create_app
+from corral.api.e2b.shapes import is_of_e2b
 from corral.api.preview.hosts import Addresses
 from corral.daemon import doctor
 from corral.daemon.askclient import write_client
@@ -53,6 +54,7 @@ from corral.engine.ports import OpenedSecret, SecretSource
 from corral.engine.processes import Processes
 from corral.engine.projects import Projects
 from corral.engine.registry import Registry
+from corral.engine.samples import Samples
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.services import Services
 from corral.engine.templates import Templates
@@ -66,6 +68,7 @@ from corral.model.budget import Rates
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
+from corral.model.lifecycle import State
 from corral.model.sandbox import IdlePolicy, Sandbox
 from corral.model.secrets import Secret, SecretForm
 from corral.network.networks import Networks
@@ -413,6 +416,13 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     tasks.start(vigil.run(), name="vigil")
     tasks.start(permissions.sweep(), name="permissions")
     tasks.start(audit.keep_short(), name="audit")
+    samples = Samples(
+        lambda: [item.id for item in sandboxes.all() if item.state is State.RUNNING and is_of_e2b(item)],
+        lambda sandbox: sandboxes.by_id(sandbox) is not None,
+        driver.stats,
+        clock,
+    )
+    tasks.start(samples.run(), name="samples")
     tasks.start(pools.run(), name="warm pools")
 
     async def run_doctor() -> list[dict[str, Any]]:
@@ -462,5 +472,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         touch=activity.touch,
         follow_events=events.follow,
         port_token=port_token,
+        samples=samples,
     )
     return cls(engine, store, config)

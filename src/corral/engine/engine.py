@@ -19,6 +19,7 @@ from corral.engine.models import Models
 from corral.engine.pools import Pools
 from corral.engine.ports import Driver, GuestFiles
 from corral.engine.processes import Processes
+from corral.engine.samples import Samples
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
@@ -103,6 +104,7 @@ class Engine:
     touch: Callable[[SandboxId], None]
     follow_events: Callable[[TenantId, int | None], AsyncGenerator[Event, None]]
     port_token: Callable[[SandboxId, int | None], Awaitable[Secret]]
+    samples: Samples
 
     async def dial(self, sandbox: Sandbox, port: int) -> socket.socket | None:
         """A connection to a port of a running sandbox, the caller's; None where nothing listens."""

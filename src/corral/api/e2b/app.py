@@ -10,7 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.context import Authenticate
-from corral.api.e2b import pausing, sandboxes, snapshots, templates
+from corral.api.e2b import logs, metrics, pausing, sandboxes, snapshots, templates
 from corral.api.e2b.builds import Builds
 from corral.api.e2b.calls import Call, Handler, refusing, route
 from corral.api.e2b.dataplane import DataPlane
@@ -22,14 +22,14 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v2/sandboxes", sandboxes.create_v2),
     ("GET", "/sandboxes", sandboxes.list_v1),
     ("GET", "/v2/sandboxes", sandboxes.list_v2),
-    ("GET", "/sandboxes/metrics", sandboxes.many_metrics),
+    ("GET", "/sandboxes/metrics", metrics.many_metrics),
     ("GET", "/sandboxes/{id}", sandboxes.get),
     ("DELETE", "/sandboxes/{id}", sandboxes.kill),
     ("POST", "/sandboxes/{id}/timeout", sandboxes.set_timeout),
     ("POST", "/sandboxes/{id}/refreshes", sandboxes.refresh),
-    ("GET", "/sandboxes/{id}/metrics", sandboxes.metrics),
-    ("GET", "/sandboxes/{id}/logs", sandboxes.logs_v1),
-    ("GET", "/v2/sandboxes/{id}/logs", sandboxes.logs_v2),
+    ("GET", "/sandboxes/{id}/metrics", metrics.metrics),
+    ("GET", "/sandboxes/{id}/logs", logs.logs_v1),
+    ("GET", "/v2/sandboxes/{id}/logs", logs.logs_v2),
     ("PUT", "/sandboxes/{id}/network", sandboxes.set_network),
     ("POST", "/sandboxes/{id}/connect", pausing.connect_v1),
     ("POST", "/v2/sandboxes/{id}/connect", pausing.connect_v2),

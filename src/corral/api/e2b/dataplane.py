@@ -13,6 +13,7 @@ from corral.api.e2b import filesystem, process, rpc, transfer
 from corral.api.e2b.box import Box
 from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal, not_running, response_of
+from corral.api.e2b.metrics import own_metrics
 from corral.api.e2b.rpc import RpcError, StreamAnswer
 from corral.api.e2b.states import KNOWN
 from corral.api.e2b.wake import awake
@@ -196,7 +197,7 @@ class DataPlane:
             case "GET", "/envs":
                 return JSONResponse({**box.sandbox.spec.env, **box.environment()})
             case "GET", "/metrics":
-                return await _metrics(self._engine, box)
+                return await own_metrics(self._engine, box.sandbox)
             case "GET", "/files":
                 return await transfer.download(request, box)
             case "POST", "/files":
@@ -204,25 +205,6 @@ class DataPlane:
             case "POST", "/files/compose":
                 return await transfer.compose(request, box, self._watchers)
         raise Refusal(404, "there is no such path")
-
-
-async def _metrics(engine: Engine, box: Box) -> Response:
-    stats = await engine.sandboxes.stats(box.tenant, box.id)
-    limits = box.sandbox.spec.limits
-    return JSONResponse(
-        {
-            "ts": int(box.sandbox.changed_at.timestamp()),
-            "cpu_count": max(1, round(limits.cpus)),
-            "cpu_used_pct": 0.0,
-            "mem_total": limits.memory,
-            "mem_used": stats.memory,
-            "mem_cache": 0,
-            "mem_total_mib": limits.memory >> 20,
-            "mem_used_mib": stats.memory >> 20,
-            "disk_used": stats.disk,
-            "disk_total": limits.disk,
-        }
-    )
 
 
 async def _collected(work: Awaitable[Wire]) -> Wire | Exception:

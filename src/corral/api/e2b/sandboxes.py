@@ -1,7 +1,6 @@
 """Sandboxes on the control plane: made, looked at, listed, ended."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
@@ -14,9 +13,9 @@ from corral.api.e2b.network import allowed_hosts, check_ingress
 from corral.api.e2b.references import find_template, next_token, template_ids
 from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
-from corral.errors import Conflict, NotFound
+from corral.errors import NotFound
 from corral.model.lifecycle import State
-from corral.model.sandbox import Expiry, Isolation, Sandbox, Stats
+from corral.model.sandbox import Expiry, Isolation, Sandbox
 from corral.model.template import Template
 from corral.protocol.e2b import sandboxes as wire
 
@@ -202,70 +201,3 @@ async def set_network(call: Call) -> Response:
         raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
     await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy)
     return Response(status_code=204)
-
-
-async def metrics(call: Call) -> Response:
-    """What a sandbox uses now, as the only sample; none where the range asked for does not hold now."""
-    sandbox = call.sandbox()
-    now = datetime.now(UTC)
-    second = int(now.timestamp())
-    start, end = (_second(call, name) for name in ("start", "end"))
-    if (start is not None and start > second) or (end is not None and end < second - 1):
-        return JSONResponse([])
-    stats = await call.engine.sandboxes.stats(call.tenant, sandbox.id)
-    return JSONResponse([_metric(sandbox, stats, now).to_dict()])
-
-
-async def many_metrics(call: Call) -> Response:
-    """The same of up to 100 sandboxes."""
-    names = [
-        name for item in call.request.query_params.getlist("sandbox_ids") for name in item.split(",") if name
-    ]
-    if not 1 <= len(names) <= 100:
-        raise Refusal(400, "validation error: sandbox_ids must name 1 to 100 sandboxes")
-    found: dict[str, Any] = {}
-    for name in names:
-        try:
-            sandbox = call.find(name)
-            stats = await call.engine.sandboxes.stats(call.tenant, sandbox.id)
-        except (Refusal, NotFound, Conflict):
-            continue
-        found[name] = _metric(sandbox, stats, datetime.now(UTC)).to_dict()
-    return JSONResponse({"sandboxes": found})
-
-
-def _second(call: Call, name: str) -> int | None:
-    text = call.request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise Refusal(400, f"validation error: {name} is not a time in seconds")
-    return int(text)
-
-
-def _metric(sandbox: Sandbox, stats: Stats, now: datetime) -> wire.Metric:
-    spec = sandbox.spec
-    # Over the whole of its life so far: there is no collector that remembers samples.
-    age = max((now - shapes.started_at(sandbox)).total_seconds(), 0.001)
-    return wire.Metric(
-        timestamp=now,
-        timestamp_unix=int(now.timestamp()),
-        cpu_count=max(1, round(spec.limits.cpus)),
-        cpu_used_pct=round(stats.cpu_usec / 1e6 / age / spec.limits.cpus * 100, 2),
-        mem_used=stats.memory,
-        mem_total=spec.limits.memory,
-        disk_used=stats.disk,
-        disk_total=spec.limits.disk,
-    )
-
-
-async def logs_v1(call: Call) -> Response:
-    """Corral keeps no log of a sandbox: processes' output goes to those who run them."""
-    call.sandbox()
-    return JSONResponse({"logs": [], "logEntries": []})
-
-
-async def logs_v2(call: Call) -> Response:
-    """The same in the second version's shape."""
-    call.sandbox()
-    return JSONResponse({"logs": []})

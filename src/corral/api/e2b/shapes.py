@@ -22,6 +22,11 @@ PAUSE_FILES = "e2b.pause-files"
 _NO_END = timedelta(days=365)
 
 
+def is_of_e2b(sandbox: Sandbox) -> bool:
+    """Whether a client of E2B made it."""
+    return TIMEOUT in sandbox.spec.attributes
+
+
 def state_of(sandbox: Sandbox) -> str:
     """The state as clients know it: a stopped sandbox is one that was paused without its memory."""
     return "paused" if sandbox.state in PAUSED_STATES else "running"

@@ -169,6 +169,15 @@ class Metric(Wire):
     disk_total: int
 
 
+class LogEntry(Wire):
+    """A line of a sandbox's log."""
+
+    timestamp: datetime
+    message: str
+    level: str
+    fields: dict[str, str]
+
+
 class SnapshotInfo(Wire):
     """A snapshot, which is a template."""
 
