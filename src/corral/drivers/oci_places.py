@@ -69,9 +69,8 @@ class Records:
     def save(self, sandbox: SandboxId, record: Record) -> None:
         """Write it, at once or not at all."""
         self._folder.mkdir(0o700, parents=True, exist_ok=True)
-        temporary = self._path(sandbox).with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(record)))
-        temporary.rename(self._path(sandbox))
+        self._unfinished(sandbox).write_text(json.dumps(asdict(record)))
+        self._unfinished(sandbox).rename(self._path(sandbox))
 
     def find(self, sandbox: SandboxId) -> Record | None:
         """The record, None if there is none. Raises InternalError for a damaged one."""
@@ -93,11 +92,12 @@ class Records:
         return record
 
     def remove(self, sandbox: SandboxId) -> None:
-        """Idempotent."""
+        """Idempotent. What a crash left of a record that was not yet there goes too."""
         self._path(sandbox).unlink(missing_ok=True)
+        self._unfinished(sandbox).unlink(missing_ok=True)
 
     def known(self) -> set[SandboxId]:
-        """All sandboxes that have one."""
+        """All sandboxes that have one, or the beginning of one."""
         if not self._folder.is_dir():
             return set()
         return {SandboxId(path.stem) for path in self._folder.iterdir() if is_id(path.stem)}
@@ -106,3 +106,6 @@ class Records:
         if not is_id(sandbox):
             raise InternalError(f"{sandbox!r} is not a sandbox's id")
         return self._folder / f"{sandbox}.json"
+
+    def _unfinished(self, sandbox: SandboxId) -> Path:
+        return self._path(sandbox).with_suffix(".new")

@@ -64,6 +64,16 @@ def test_sandbox_records(tmp_path: Path) -> None:
         records.get(BOX)
 
 
+def test_the_beginning_of_a_record_is_known_and_goes_with_it(tmp_path: Path) -> None:
+    """What a crash leaves between the two steps of `save`."""
+    records = Records(tmp_path)
+    records.save(BOX, Record("runc", 100_000, ()))
+    (tmp_path / f"{BOX}.json").rename(tmp_path / f"{BOX}.new")
+    assert records.known() == {BOX}
+    records.remove(BOX)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_damaged_sandbox_record_is_a_declared_error(tmp_path: Path) -> None:
     records = Records(tmp_path)
     (tmp_path / f"{BOX}.json").write_text('{"runtime": 1}')
