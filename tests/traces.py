@@ -26,8 +26,8 @@ def traces(daemon: "Daemon") -> frozenset[str]:
     number may have risen: they are counted.
     """
     data, run = daemon.data.resolve(), daemon.run
-    found = {f"mount {target}" for target in _mounts() if target.startswith((f"{run}/", f"{data}/store/"))}
-    for group in _groups(run.name):
+    found = {f"mount {target}" for target in mounts_below(run, data / "store") if target != f"{data}/store"}
+    for group in control_groups(run.name):
         found.add(f"cgroup {group}")
         found.update(f"process {pid} in {group}" for pid in (group / "cgroup.procs").read_text().split())
     for folder, depth in (
@@ -64,15 +64,18 @@ def _difference(before: Iterable[str], after: Iterable[str]) -> str:
     return "\n".join(["left behind:", *left[:40], "lost:", *lost[:40]])
 
 
-def _mounts() -> list[str]:
-    return [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+def mounts_below(*places: Path) -> list[str]:
+    """Targets of mounts at these places and below them, in the order in which they were made."""
+    targets = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [target for target in targets if any(Path(target).is_relative_to(place) for place in places)]
 
 
-def _groups(instance: str) -> list[Path]:
+def control_groups(instance: str) -> list[Path]:
+    """Those of an installation, in all hierarchies, parents before children."""
     roots = [
         path for depth in ("", "*/") for path in Path("/sys/fs/cgroup").glob(f"{depth}corral-{instance}")
     ]
-    return [path for root in roots for path in root.rglob("*") if path.is_dir()]
+    return [path for root in roots for path in (root, *root.rglob("*")) if path.is_dir()]
 
 
 def _below(folder: Path, depth: int) -> list[Path]:

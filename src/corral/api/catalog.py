@@ -226,9 +226,11 @@ async def set_config(caller: CallerDep, key: str, body: protocol.SetConfig) -> p
 
 
 @router.get("/doctor", tags=["daemon"], responses=documented())
-async def doctor(caller: CallerDep) -> protocol.Doctor:
-    """What this host can do, what will not work, and what to do about it."""
-    found = await caller.engine.doctor()
+async def doctor(caller: CallerDep, deep: bool = False) -> protocol.Doctor:
+    """What this host can do, what will not work, and what to do about it. `deep`: all layers are read, too, as the operator."""
+    if deep:
+        caller.check_operator("reading all layers")
+    found = await caller.engine.doctor(deep)
     return protocol.Doctor(checks=[protocol.Check.model_validate(check) for check in found])
 
 

@@ -154,13 +154,14 @@ def _listener(path: Path) -> int | None:
     return pid
 
 
-@click.command(epilog="\b\nExamples:\n  corral doctor\n  corral doctor --json")
+@click.command(epilog="\b\nExamples:\n  corral doctor\n  corral doctor --deep")
+@click.option("--deep", is_flag=True, help="Read all layers, and use none any more that is damaged.")
 @json_option
 @pass_app
-def doctor(app: App, as_json: bool) -> int:
+def doctor(app: App, deep: bool, as_json: bool) -> int:
     """Check what this host can do, what will not work, and what to do about it. The exit code is 6 if something fails."""
     try:
-        checks = app.client.doctor()
+        checks = app.client.doctor(deep=deep)
     except DaemonUnreachable as error:
         if not settings().local:
             raise

@@ -3,11 +3,11 @@
 from importlib import resources
 from pathlib import Path
 
+from corral.host.statefile import write_state
+
 
 def write_client(target: Path) -> Path:
     """Write it, atomically; sandboxes that run keep the one that they have."""
-    temporary = target.with_suffix(".new")
-    temporary.write_bytes(resources.files("corral.daemon").joinpath("corral-ask.sh").read_bytes())
-    temporary.chmod(0o755)
-    temporary.replace(target)
+    text = resources.files("corral.daemon").joinpath("corral-ask.sh").read_bytes()
+    write_state(target, text, 0o755, lasting=False)
     return target

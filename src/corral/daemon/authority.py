@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from corral.errors import HostError
+from corral.host.statefile import write_state
 from corral.model.secrets import Secret
 
 LIFE = datetime.timedelta(days=3650)
@@ -40,11 +41,7 @@ def load_authority(path: Path, instance: str) -> AuthorityFile:
         if certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) > _RENEWED:
             return found
     made = _make(instance)
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    temporary.touch(0o600)
-    temporary.write_text(made.certificate + made.key.reveal())
-    temporary.replace(path)
+    write_state(path, (made.certificate + made.key.reveal()).encode())
     return made
 
 

@@ -5,7 +5,6 @@ this domain only: the CA is constrained to it. Both are kept, and made anew befo
 """
 
 import ipaddress
-import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from corral.errors import InvalidInput
+from corral.host.statefile import write_state
 
 _DAYS = 397
 _RENEW_BEFORE = timedelta(days=30)
@@ -72,9 +72,9 @@ def _make(found: Certificate, domain: str, now: datetime) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     assert found.ca is not None  # noqa: S101  for the type checker: ours always has one
-    _write(found.key, secret, 0o600)
-    _write(found.ca, _pem(authority), 0o644)
-    _write(found.chain, _pem(leaf) + _pem(authority), 0o644)
+    write_state(found.key, secret, 0o600)
+    write_state(found.ca, _pem(authority), 0o644)
+    write_state(found.chain, _pem(leaf) + _pem(authority), 0o644)
     # The CA's key is not kept: it has signed all that it ever signs.
 
 
@@ -144,11 +144,3 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corral.errors import InvalidInput
+from corral.host.statefile import write_state
 from corral.model.approval import DEFAULT_LIMIT, DEFAULT_UNATTENDED, MAX_DEADLINE
 from corral.model.budget import DEFAULT_CAP, DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.capacity import Resource, Rules
@@ -463,9 +464,5 @@ class ConfigFile:
         return replace(config, **{field: parse(value)})
 
     def _write(self) -> None:
-        temporary = self._path.with_suffix(".new")
-        temporary.unlink(missing_ok=True)
-        temporary.touch(0o600)
         chosen = {key: value for key, value in self.get().items() if key in self._chosen}
-        temporary.write_text(json.dumps(chosen, indent=2) + "\n")
-        temporary.replace(self._path)
+        write_state(self._path, json.dumps(chosen, indent=2).encode() + b"\n")

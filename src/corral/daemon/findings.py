@@ -11,6 +11,8 @@ from corral.errors import CorralError
 from corral.host.cgroups import Layout
 from corral.host.probe import Kernel, KernelLimits, Room
 from corral.host.programs import install_hint
+from corral.model.ids import LayerDigest
+from corral.model.template import Template
 from corral.policy.addresses import parse_networks, refused_class
 
 GIB = 1 << 30
@@ -209,4 +211,22 @@ def registries(
         "registries",
         Status.OK,
         f"{len(addresses)} package registries resolve to addresses that may be dialled",
+    )
+
+
+def layers(problems: Mapping[LayerDigest, str], templates: Sequence[Template], total: int) -> Check:
+    """What reading all layers has shown; templates are named by the damaged ones that they have."""
+    if not problems:
+        return Check("layers", Status.OK, f"all {total} layers were read and are whole")
+    told = "; ".join(f"{layer}: {problem}" for layer, problem in problems.items())
+    names = sorted(
+        {template.name for template in templates if not problems.keys().isdisjoint(template.layers)}
+    )
+    return Check(
+        "layers",
+        Status.WARN,
+        f"{len(problems)} of {total} layers are damaged and not used any more: {told}",
+        f"remove these templates and the sandboxes of them, then build them again: {', '.join(names)}"
+        if names
+        else "no template has them: `corral prune` removes them",
     )

@@ -1,12 +1,24 @@
 """The directories of one installation."""
 
+import errno
 import os
 import secrets as randomness
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from corral.errors import CorralError, DiskFull, HostError
+from corral.host.statefile import write_state
 from corral.model.places import RUN_ROOT, data_dir, instance_of
+
+
+def _unusable(directory: Path, error: OSError) -> CorralError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"the disk of {directory} is full")
+    return HostError(
+        f"the daemon cannot write to {directory}: {error.strerror}",
+        "see `dmesg` and `findmnt`: mount its file system writable, or set CORRAL_DATA_DIR to a directory on another",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +37,9 @@ class Places:
         return cls(data, RUN_ROOT / instance, instance)
 
     def create(self) -> None:
-        """Make the directories. They are root's, and passable, since sandboxes' roots lie below them; the logs are not."""
+        """Make the directories. They are root's, and passable, since sandboxes' roots lie below them; the logs are not.
+        Raises HostError, DiskFull.
+        """
         for directory in (
             self.data,
             RUN_ROOT,
@@ -34,8 +48,11 @@ class Places:
             self.logs,
             self.trust.parent,
         ):
-            directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o700 if directory == self.logs else 0o711)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                directory.chmod(0o700 if directory == self.logs else 0o711)
+            except OSError as error:
+                raise _unusable(directory, error) from error
 
     @property
     def logs(self) -> Path:
@@ -106,9 +123,7 @@ class Places:
         """The random name of this installation, kept in the data directory; made at the first call."""
         place = self.data / "instance"
         if not place.exists():
-            fresh = place.with_suffix(".new")
-            fresh.write_text(randomness.token_hex(8))
-            fresh.replace(place)
+            write_state(place, randomness.token_hex(8).encode())
         return place.read_text().strip()
 
     @property

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from corral.engine.environment import GATEWAY_CERTIFICATE, JAVA_PASSWORD, JAVA_STORE
 from corral.errors import Unsupported
+from corral.host.statefile import write_state
 
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -43,10 +44,8 @@ def certificates(text: bytes) -> list[bytes]:
 def write_bundle(target: Path, more: Path) -> None:
     """Write the host's roots, and those of `more`, for programs of this host, atomically."""
     files = [*host_bundles(os.environ), more]
-    _write(
-        target,
-        b"".join(dict.fromkeys(item for path in files for item in certificates(path.read_bytes()))),
-    )
+    found = dict.fromkeys(item for path in files for item in certificates(path.read_bytes()))
+    write_state(target, b"".join(found), 0o644, lasting=False)
 
 
 def write_trust(target: Path, gateway: str) -> Path:
@@ -61,19 +60,12 @@ def write_trust(target: Path, gateway: str) -> Path:
         raise Unsupported("this host has no CA bundle", "install the package ca-certificates")
     own = gateway.encode()
     everything = [*roots, own]
-    _write(target, b"".join(everything))
-    _write(target.with_name(GATEWAY_CERTIFICATE), own)
-    _write(target.with_name(JAVA_STORE), java_store(everything))
+    write_state(target, b"".join(everything), 0o644, lasting=False)
+    write_state(target.with_name(GATEWAY_CERTIFICATE), own, 0o644, lasting=False)
+    write_state(target.with_name(JAVA_STORE), java_store(everything), 0o644, lasting=False)
     # Sandboxes see the directory itself, which they may list as any other.
     target.parent.chmod(0o755)
     return target
-
-
-def _write(target: Path, data: bytes) -> None:
-    temporary = target.with_suffix(".new")
-    temporary.write_bytes(data)
-    temporary.chmod(0o644)
-    temporary.replace(target)
 
 
 def java_store(pem: Iterable[bytes]) -> bytes:

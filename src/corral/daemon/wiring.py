@@ -17,7 +17,7 @@ from corral.agents.service import AgentService
 from corral.api.app import create_app
 from corral.api.e2b.shapes import is_of_e2b
 from corral.api.preview.hosts import Addresses
-from corral.daemon import doctor
+from corral.daemon import doctor, findings
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
 from corral.daemon.authority import load_authority
@@ -425,8 +425,13 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     tasks.start(samples.run(), name="samples")
     tasks.start(pools.run(), name="warm pools")
 
-    async def run_doctor() -> list[dict[str, Any]]:
-        return [asdict(check) for check in await doctor.run_checks(places.data)]
+    async def run_doctor(deep: bool) -> list[dict[str, Any]]:
+        checks = await doctor.run_checks(places.data)
+        if deep:
+            async with templates.holding_layers():
+                total, problems = len(root_store.layers()), await layers.damaged()
+            checks.append(findings.layers(problems, await store.templates(), total))
+        return [asdict(check) for check in checks]
 
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)

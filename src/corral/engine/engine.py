@@ -94,7 +94,7 @@ class Engine:
     agents: Agents
     repos: Repositories
     driver: Driver
-    doctor: Callable[[], Awaitable[list[dict[str, Any]]]]
+    doctor: Callable[[bool], Awaitable[list[dict[str, Any]]]]
     recent_denials: Callable[[str], list[dict[str, Any]]]
     config_get: Callable[[], dict[str, Any]]
     config_set: Callable[[str, Any], Awaitable[None]]

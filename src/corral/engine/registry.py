@@ -19,6 +19,10 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import interchangeable
 from corral.model.sandbox import Sandbox, SandboxSpec
 
+WITH_IMAGE = frozenset((State.SUSPENDING, State.SUSPENDED, State.RESUMING))
+"""States in which a sandbox has an image of its memory. They survive a power cut, as the image does: the image of a sandbox
+that is known to run is removed, and one that has gone on since must not go on from it again."""
+
 
 class Registry:
     """Sandboxes by id and by name.
@@ -118,7 +122,8 @@ class Registry:
             raise NotFound("the sandbox is gone")
         changed = current.with_state(advance(current.state, event), self._clock.now(), reason)
         if durable:
-            await self._store.set_state(changed)
+            lasting = bool({current.state, changed.state} & WITH_IMAGE)
+            await self._store.set_state(changed, lasting=lasting)
         self._remember(changed)
         self._publish(changed)
         return changed
@@ -145,12 +150,16 @@ class Registry:
         age = (self._clock.now() - current.spec.created_at).total_seconds()
         return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
 
+    async def put_off(self, sandbox: SandboxId, seconds: float) -> None:
+        """Move the end of a sandbox's life, if it has one and is still there."""
+        current = self._sandboxes.get(sandbox)
+        if current is not None and current.spec.ttl is not None:
+            await self._respec(sandbox, replace(current.spec, ttl=current.spec.ttl + seconds))
+
     async def add_pause(self, sandbox: SandboxId, since: datetime | None = None) -> None:
         """Put off the end of a paused sandbox's life by the time that it was paused: since its last change, or `since`."""
-        current = self._sandboxes[sandbox]
-        if current.spec.ttl is not None:
-            paused = (self._clock.now() - (since or current.changed_at)).total_seconds()
-            await self._respec(sandbox, replace(current.spec, ttl=current.spec.ttl + paused))
+        paused = self._clock.now() - (since or self._sandboxes[sandbox].changed_at)
+        await self.put_off(sandbox, paused.total_seconds())
 
     async def set_egress(self, sandbox: SandboxId, egress: EgressPolicy) -> Sandbox:
         """Change what the sandbox may reach."""

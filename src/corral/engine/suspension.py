@@ -12,7 +12,7 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.hooks import Hooks
 from corral.engine.ports import Driver, Gateway, Saved, Store
-from corral.engine.registry import Registry
+from corral.engine.registry import WITH_IMAGE, Registry
 from corral.engine.running import Running, own_image
 from corral.engine.templates import Templates
 from corral.errors import Conflict, Unsupported
@@ -21,8 +21,6 @@ from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId
 from corral.model.lifecycle import Event, State
 from corral.model.sandbox import Sandbox
 from corral.model.template import Template
-
-_WITH_IMAGE = (State.SUSPENDING, State.SUSPENDED, State.RESUMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ class Suspension:
 
     async def sweep_images(self) -> None:
         """Remove images that nothing will go on from."""
-        kept = {own_image(s.id) for s in self._registry.all() if s.state in _WITH_IMAGE}
+        kept = {own_image(s.id) for s in self._registry.all() if s.state in WITH_IMAGE}
         kept |= self._saving | await self._templates.images()
         for image in await self._driver.images() - kept:
             await self._driver.remove_image(image)

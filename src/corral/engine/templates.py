@@ -165,9 +165,8 @@ class Templates:
                     return None
                 size = sum([await self._layers.size(layer) for layer in layers])
                 shorter = replace(template, id=TemplateId(randomness.token_hex(8)), layers=layers, size=size)
-                await self._store.add_template(shorter)
+                await self._add(shorter)
                 self._prune_wanted = True
-                self._changed(template.tenant)
                 return shorter
 
     async def images(self) -> set[ImageId]:
@@ -217,6 +216,7 @@ class Templates:
             source="build",
             memory=memory,
         )
+        await self._layers.flush()
         await self._store.add_hidden_template(template)
         self._hidden[template.id] = template
         try:
@@ -297,9 +297,14 @@ class Templates:
             memory=memory,
             origin=origin,
         )
-        await self._store.add_template(template)
-        self._changed(tenant)
+        await self._add(template)
         return template
+
+    async def _add(self, template: Template) -> None:
+        """Layers first: no power cut leaves a template without them."""
+        await self._layers.flush()
+        await self._store.add_template(template)
+        self._changed(template.tenant)
 
     def _changed(self, tenant: TenantId) -> None:
         self._changes += 1

@@ -59,6 +59,7 @@ _SNAP_DESTROY = _request(_W, 15, 4096)
 _TREE_SEARCH = _request(_W | _R, 17, _SEARCH_BUFFER)
 _INO_LOOKUP = _request(_W | _R, 18, 4096)
 _SNAP_CREATE_V2 = _request(_W, 23, 4096)
+_WAIT_SYNC = _request(_W, 22, 8)
 _START_SYNC = _request(_R, 24, 8)
 _SUBVOL_SETFLAGS = _request(_W, 26, 8)
 _FS_INFO = _request(_R, 31, 1024)
@@ -307,10 +308,11 @@ def sync(path: Path) -> None:
         _ioctl(fd, _SYNC)
 
 
-def start_sync(path: Path) -> None:
-    """Begin to put all of the file system on disk, without waiting."""
+def commit(path: Path) -> None:
+    """Put on disk all that was made, renamed and removed, and snapshots whole, but no files' contents that wait to be
+    written: those of others can be gigabytes."""
     with _directory(path) as fd:
-        _ioctl(fd, _START_SYNC, bytes(8))
+        _ioctl(fd, _WAIT_SYNC, bytes(_ioctl(fd, _START_SYNC, bytes(8))))
 
 
 def _groups_folder(path: Path) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from corral.errors import DiskFull, HostError, Unsupported
 from corral.host import btrfs, loop, mounts, syscalls
+from corral.host.statefile import flush, write_state
 from corral.rootfs.volumes import BtrfsVolumes, PlainVolumes, Volumes, free_bytes
 
 _RECORD = "store.json"
@@ -124,6 +125,7 @@ async def _make_image(data_dir: Path) -> None:
     unfinished = data_dir / f"{IMAGE}.new"
     await asyncio.to_thread(_sparse_file, unfinished, _image_size(data_dir))
     await btrfs.format_file(unfinished, "corral")
+    await asyncio.to_thread(flush, unfinished)
     unfinished.rename(image)
 
 
@@ -190,6 +192,5 @@ def _read(data_dir: Path) -> tuple[StoreKind, str] | None:
 
 
 def _write(data_dir: Path, backing: Backing) -> None:
-    unfinished = data_dir / f"{_RECORD}.new"
-    unfinished.write_text(json.dumps({"kind": backing.kind, "reason": backing.reason}) + "\n")
-    unfinished.rename(data_dir / _RECORD)
+    record = json.dumps({"kind": backing.kind, "reason": backing.reason})
+    write_state(data_dir / _RECORD, f"{record}\n".encode(), 0o644)

@@ -82,6 +82,18 @@ class LayerStore:
         """Bytes of a layer."""
         return await asyncio.to_thread(self._store.layer_size, layer)
 
+    async def flush(self) -> None:
+        """Put all layers on disk."""
+        await asyncio.to_thread(self._store.settle)
+
+    async def damaged(self) -> dict[LayerDigest, str]:
+        """What is wrong with layers, of all that are there; those are not used any more. Takes as long as to read them."""
+        found = {}
+        for layer in sorted(self._store.layers()):
+            if problem := await asyncio.to_thread(self._store.check_layer, layer):
+                found[layer] = problem
+        return found
+
     async def known(self, key: str) -> LayerDigest | None:
         """The layer that was remembered by `key`, if the store still has it. It counts as used now."""
         layer = self._steps.get(key)
@@ -174,7 +186,7 @@ class LayerStore:
     def _prune(self, keep: set[LayerDigest]) -> int:
         freed = 0
         for layer in self._store.layers() - keep:
-            freed += self._store.layer_size(layer)
+            freed += self._size(layer)
             self._store.remove_layer(layer)
         return freed
 

@@ -94,6 +94,8 @@ class MachineImages:
             if safe:
                 self._store.volumes.flush(fresh)
             fresh.rename(self._place(image))
+            if safe:
+                self._store.settle()
         return size
 
     def record(self, image: ImageId) -> ImageRecord:

@@ -41,6 +41,11 @@ def write_record(folder: Path, record: LayerRecord) -> None:
 @functools.lru_cache(maxsize=4096)
 def read_record(folder: Path) -> LayerRecord:
     """The record of the layer directory `folder`; a layer never changes. Raises HostError if it has none."""
+    return parse_record(folder)
+
+
+def parse_record(folder: Path) -> LayerRecord:
+    """The same, read anew."""
     try:
         return LayerRecord(**json.loads((folder / RECORD).read_text()))
     except (OSError, ValueError, TypeError) as error:

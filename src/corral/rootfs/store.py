@@ -7,6 +7,7 @@ DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (
   spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
   machines/            see `machine_images`
   trusted/             see `trusted`
+  damaged/HEX          what is wrong with a layer (see `soundness`)
   seeds/               what new ones are made from, so that no two files of a sandbox have one inode number
   tmp/                 what is being made or removed
 DATA/store.json        the kind of this store, which never changes
@@ -30,13 +31,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
+from corral.host.statefile import flush
 from corral.model.ids import LayerDigest, SandboxId, is_id
 from corral.model.leak import Leak
 from corral.rootfs.backing import IMAGE, Backing, StoreKind, close_backing, open_backing
 from corral.rootfs.digest import tree_digest
-from corral.rootfs.records import TREE, LayerRecord, read_record, write_record
+from corral.rootfs.records import RECORD, TREE, LayerRecord, read_record, write_record
 from corral.rootfs.scan import Scanner
 from corral.rootfs.seeds import seed_above, top_of
+from corral.rootfs.soundness import Marks, damaged, problem_of
 from corral.rootfs.volumes import Volumes, free_bytes, remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -65,6 +68,7 @@ class RootStore:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._backing: Backing | None = None
+        self._marks: Marks | None = None
         self._staging = threading.Lock()
         self._seeding = threading.Lock()
 
@@ -73,6 +77,7 @@ class RootStore:
         with public_errors("open the store"):
             self._backing = await open_backing(self._data_dir)
             await asyncio.to_thread(self._tidy)
+            self._marks = Marks(self._damaged)
 
     async def close(self) -> None:
         """Unmount the store. For one that is given up: a daemon that ends leaves it mounted."""
@@ -195,6 +200,7 @@ class RootStore:
                 self._copy_tree(source, fresh)
                 record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
                 write_record(fresh, record)
+                flush(fresh / RECORD)
                 self._publish(fresh, digest)
             except BaseException:
                 self._opened.volumes.remove(fresh)
@@ -303,12 +309,26 @@ class RootStore:
         return digest
 
     def layer_path(self, layer: LayerDigest) -> Path:
-        """The root of a layer's tree, for `mount_root`. Never write to it."""
-        return self._layer_dir(layer) / TREE
+        """The root of a layer's tree, for `mount_root`. Never write to it. Raises HostError for one that is known to be
+        damaged."""
+        place = self._layer_dir(layer)
+        if problem := self._known_damage.get(place.name):
+            raise damaged(layer, problem)
+        return place / TREE
 
     def has_layer(self, layer: LayerDigest) -> bool:
         """Whether the store has it, whole."""
-        return self.layer_path(layer).is_dir()
+        place = self._layer_dir(layer)
+        return (place / TREE).is_dir() and not self._known_damage.get(place.name)
+
+    def check_layer(self, layer: LayerDigest) -> str:
+        """Read all of a layer and tell what is wrong with it: empty if nothing is. From then on it is not used, if
+        something is."""
+        place = self._layer_dir(layer)
+        problem = problem_of(layer, place)
+        with public_errors("note what is wrong with a layer"):
+            self._known_damage.set(place.name, problem)
+        return problem
 
     def ids_of(self, layers: Iterable[LayerDigest]) -> int:
         """The id of root that a layer on top of these is to have: that of the tenant whose sandboxes made some of them,
@@ -324,7 +344,7 @@ class RootStore:
 
     def layer_size(self, layer: LayerDigest) -> int:
         """Bytes of its files. Of a committed layer: what its sandbox used then. Raises NotFound."""
-        if not self.has_layer(layer):
+        if not (self._layer_dir(layer) / TREE).is_dir():
             raise NotFound(f"the store has no layer {layer}", "list templates with `corral template ls`")
         return read_record(self._layer_dir(layer)).size
 
@@ -332,6 +352,12 @@ class RootStore:
         """Remove a layer, which no sandbox may have mounted or need again. Idempotent."""
         with public_errors("remove a layer"):
             self._discard(self._layer_dir(layer))
+            self._known_damage.set(self._layer_dir(layer).name, "")
+
+    def settle(self) -> None:
+        """Return when all layers and machine images that were added before survive a power cut."""
+        with public_errors("put the store on disk"):
+            self._opened.volumes.settle(self.root)
 
     # Parts
 
@@ -343,6 +369,7 @@ class RootStore:
             self.machines,
             self.trusted,
             self._seeds,
+            self._damaged,
             self._tmp,
         ):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -407,6 +434,16 @@ class RootStore:
         return self.root / "spools"
 
     @property
+    def _damaged(self) -> Path:
+        return self.root / "damaged"
+
+    @property
+    def _known_damage(self) -> Marks:
+        if self._marks is None:
+            raise InternalError("the store was used before it was opened")
+        return self._marks
+
+    @property
     def _tmp(self) -> Path:
         return self.root / "tmp"
 
@@ -448,6 +485,8 @@ class RootStore:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
+            if problem := self._known_damage.get(place.name):
+                raise damaged(digest, problem) from error
             return  # another task added the same content meanwhile; the caller removes this one
         self._opened.volumes.seal(place)
 

@@ -14,8 +14,9 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from corral.host.statefile import flush, write_state
 from corral.rootfs.overlay import MAX_LAYERS
-from corral.rootfs.records import TREE, LayerRecord, write_record
+from corral.rootfs.records import RECORD, TREE, LayerRecord, write_record
 
 BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 ADDED = "usr/local/share/ca-certificates/corral.crt"
@@ -29,11 +30,11 @@ def trusted_layer(folder: Path, bundle: bytes) -> Path:
         for name in (BUNDLE, ADDED):
             file = fresh / TREE / name
             file.parent.mkdir(parents=True)
-            file.write_bytes(bundle)
-            file.chmod(0o644)
+            write_state(file, bundle, 0o644)
         for directory, _, _ in os.walk(fresh / TREE):
             Path(directory).chmod(0o755)
         write_record(fresh, LayerRecord(uid_base=0, size=2 * len(bundle), content=False))
+        flush(fresh / RECORD)
         try:
             fresh.rename(place)
         except OSError:  # another was first

@@ -48,6 +48,9 @@ class Volumes(Protocol):
     def flush(self, path: Path) -> None:
         """Return when all is on disk."""
 
+    def settle(self, path: Path) -> None:
+        """Return when copies, and the names of what was flushed before, are on disk. Waits for nothing else."""
+
     def sweep(self, path: Path) -> None:
         """Forget what is kept about removed ones."""
 
@@ -66,9 +69,8 @@ class BtrfsVolumes:
         btrfs.snapshot(source, target)
 
     def seal(self, path: Path) -> None:
-        """Read-only. What it is made of reaches the disk soon, not at once."""
+        """Read-only."""
         btrfs.set_read_only(path)
-        btrfs.start_sync(path)
 
     def unseal(self, path: Path) -> None:
         """Writable."""
@@ -92,6 +94,10 @@ class BtrfsVolumes:
     def flush(self, path: Path) -> None:
         """All of the file system."""
         btrfs.sync(path)
+
+    def settle(self, path: Path) -> None:
+        """One transaction of the file system."""
+        btrfs.commit(path)
 
     def sweep(self, path: Path) -> None:
         """Quota groups whose members were still on their way out when their sandbox was removed."""
@@ -133,6 +139,10 @@ class PlainVolumes:
 
     def flush(self, path: Path) -> None:
         """All file systems of the host: nothing narrower is offered."""
+        os.sync()
+
+    def settle(self, path: Path) -> None:
+        """The same."""
         os.sync()
 
     def sweep(self, path: Path) -> None:

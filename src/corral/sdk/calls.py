@@ -606,9 +606,12 @@ def set_config(key: str, value: str | Sequence[str]) -> Call[dict[str, Any]]:
     return Call(post(url("config", key), body, "PUT"), _config)
 
 
-def doctor() -> Call[list[catalog.Check]]:
-    """What the host can do, what will not work, and what to do about it."""
-    return Call(get(url("doctor")), lambda body: parse(catalog.Doctor, body).checks)
+def doctor(*, deep: bool = False) -> Call[list[catalog.Check]]:
+    """What the host can do, what will not work, and what to do about it. `deep`: all layers are read and compared with what
+    they were, which takes as long; those that are damaged are not used any more.
+    """
+    request = Request("GET", url("doctor", deep="true"), timeout=None) if deep else get(url("doctor"))
+    return Call(request, lambda body: parse(catalog.Doctor, body).checks)
 
 
 def host() -> Call[catalog.HostInfo]:

@@ -120,9 +120,10 @@ class SqlStore:
         """All tenants' warm pools."""
         return await self._database.run(pools.select_all)
 
-    async def set_state(self, sandbox: Sandbox) -> None:
-        """Update state, reason, exit code and time. Raises NotFound."""
-        await self._database.run(sandboxes.set_state, sandbox)
+    async def set_state(self, sandbox: Sandbox, *, lasting: bool = False) -> None:
+        """Update state, reason, exit code and time; `lasting`: on return that survives a power cut. Raises NotFound."""
+        run = self._database.run_durable if lasting else self._database.run
+        await run(sandboxes.set_state, sandbox)
 
     async def set_states(self, sandboxes: Sequence[Sandbox]) -> None:
         """The same for several at once: all, or none."""

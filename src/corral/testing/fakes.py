@@ -344,6 +344,9 @@ class FakeLayers:
         """One byte."""
         return 1
 
+    async def flush(self) -> None:
+        """There is no disk."""
+
     async def known(self, key: str) -> LayerDigest | None:
         """What was remembered."""
         return self.steps.get(key)

@@ -713,7 +713,7 @@ class FakeEngine:
         self.sandboxes.get(tenant, ref)
         return template(name)
 
-    async def doctor(self) -> Sequence[dict[str, Any]]:
+    async def doctor(self, deep: bool) -> Sequence[dict[str, Any]]:
         return [
             {"name": "kernel", "status": "ok", "message": "6.18"},
             {

@@ -35,6 +35,9 @@ class Layers(Protocol):
     async def size(self, layer: LayerDigest) -> int:
         """Bytes of a layer."""
 
+    async def flush(self) -> None:
+        """On return all layers survive a power cut. Before, one that was just made may be gone after it, or be damaged."""
+
     async def known(self, key: str) -> LayerDigest | None:
         """The layer that was remembered by `key`, if the store still has it. It counts as used now."""
 

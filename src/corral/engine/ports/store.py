@@ -49,8 +49,9 @@ class Store(Protocol):
     async def pools(self) -> list[Pool]:
         """All tenants' warm pools."""
 
-    async def set_state(self, sandbox: Sandbox) -> None:
-        """Update state, reason, exit code and time."""
+    async def set_state(self, sandbox: Sandbox, *, lasting: bool = False) -> None:
+        """Update state, reason, exit code and time. `lasting`: on return the change survives a power cut, with all that was
+        written before it."""
 
     async def set_states(self, sandboxes: Sequence[Sandbox]) -> None:
         """The same for several at once: all, or none."""
