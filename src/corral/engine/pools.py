@@ -23,7 +23,7 @@ from corral.model.ids import SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.pool import Pool, PoolStatus
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec
-from corral.policy.pools import is_asleep, pause_after, refill
+from corral.policy.pools import LONGEST_PAUSE, is_asleep, pause_after, refill
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,9 @@ class Pools:
 
     async def _pause(self, until: datetime | None) -> None:
         """Until the next look is due, or something wakes us."""
-        seconds = None if until is None else max((until - self._clock.now()).total_seconds(), 0.05)
+        seconds = LONGEST_PAUSE.total_seconds()  # at most: the clock may be set meanwhile
+        if until is not None:
+            seconds = min(max((until - self._clock.now()).total_seconds(), 0.05), seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()

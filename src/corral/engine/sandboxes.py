@@ -6,6 +6,7 @@ crash leaves in between is finished or undone by `recover`, from the state in th
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -34,6 +35,8 @@ from corral.model.usage import UsageTotal
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
+STEP_SECONDS = 5.0
+"""By how much the clock must be off, from one look to the next, to have been set or to have slept."""
 _STANDING_STILL = (State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMING)
 """States in which a time to live does not run."""
 
@@ -55,9 +58,12 @@ class Sandboxes:
         admission: Admission,
         activity: Activity,
         hooks: Hooks,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`steady` gives seconds that pass while the host runs, whatever is done to its clock."""
         self._store = store
         self._driver = driver
+        self._steady = steady
         self._registry = registry
         self._events = events
         self._clock = clock
@@ -308,10 +314,18 @@ class Sandboxes:
             await self.stop(tenant, sandbox.id, 0)
 
     async def sweep(self) -> None:
-        """Remove or pause sandboxes whose time to live has passed; runs until cancelled."""
+        """Remove or pause sandboxes whose time to live has passed; runs until cancelled.
+
+        A time to live is time that passes on this host: steps of its clock are none, nor is its sleep.
+        """
+        now, passed = self._clock.now(), self._steady()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = self._clock.now()
+            former = now, passed
+            now, passed = self._clock.now(), self._steady()
+            step = (now - former[0]).total_seconds() - (passed - former[1])
+            if abs(step) >= STEP_SECONDS:
+                await self._follow_step(step)
             for sandbox in self._registry.all():
                 end = sandbox.spec.ends_at
                 if end is None or now < end or sandbox.state in _STANDING_STILL:
@@ -323,6 +337,13 @@ class Sandboxes:
                     continue
                 except CorralError as error:
                     log.error("sandbox %s could not be ended: %s", sandbox.spec.name, error)
+
+    async def _follow_step(self, step: float) -> None:
+        log.warning("the host's clock has moved by %.0f s: the ends of sandboxes' lives move with it", step)
+        for sandbox in self._registry.all():
+            if sandbox.state not in _STANDING_STILL:  # those are put off by all of it when they go on
+                async with self._registry.lock(sandbox.id):
+                    await self._registry.put_off(sandbox.id, step)
 
     async def capture(self, sandbox: Sandbox, *, memory: bool) -> Captured:
         """What is in a sandbox at one moment, as a layer and, with `memory`, an image. It stands still for that moment

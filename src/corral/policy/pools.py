@@ -32,13 +32,14 @@ def refill(
 ) -> Refill:
     """`spares`: all of the pool's tenant, oldest first, ready ones only. `template`: the current one of the pool's name,
     None where there is none. A spare of an older version is dropped; so are those that nobody has wanted for long, and
-    those that are too many. After a failure nothing is made until `retry_at`.
+    those that are too many. After a failure nothing is made until `retry_at`; if that is further away than any pause, the
+    clock was set back.
     """
     fitting = [s.id for s in spares if template is not None and pool.serves(s.spec, template)]
     asleep = is_asleep(pool, now, last_wanted)
     wanted = 0 if template is None or asleep else pool.size
     missing = max(wanted - len(fitting), 0)
-    waiting = retry_at is not None and now < retry_at
+    waiting = retry_at is not None and now < retry_at <= now + LONGEST_PAUSE
     looks = [retry_at] if missing and waiting else []
     if pool.idle is not None and not asleep:
         looks.append(last_wanted + timedelta(seconds=pool.idle))

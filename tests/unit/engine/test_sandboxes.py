@@ -53,6 +53,7 @@ class World:
     layers: FakeLayers = field(default_factory=FakeLayers)
     machine: FakeMachine = field(default_factory=FakeMachine)
     rules: Rules = field(default_factory=Rules)
+    passed: float = 0.0
     failing_provision: bool = False
     demand: Callable[[SandboxSpec], None] = lambda _: None
     stored: list[State] = field(default_factory=list)
@@ -127,6 +128,7 @@ class World:
                 on_leave=processes.leave,
                 on_demand=lambda spec: self.demand(spec),
             ),
+            steady=lambda: self.passed,
         )
         self.checkpoints = Checkpoints(
             store=self.store,
@@ -253,6 +255,28 @@ async def test_the_end_of_its_time_removes_a_sandbox(world: World) -> None:
         if event.state == State.GONE:
             break
     assert [s.spec.name for s in engine.list(DEFAULT_TENANT)] == ["two"]
+
+
+@pytest.mark.parametrize("step", [timedelta(days=1), timedelta(days=-1)])
+async def test_a_step_of_the_clock_is_no_time_that_passes(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: timedelta
+) -> None:
+    monkeypatch.setattr("corral.engine.sandboxes.SWEEP_SECONDS", 0.01)
+    engine = world.engine()
+    made = await engine.create(DEFAULT_TENANT, CreateRequest(name="one", ttl=60))
+    world.tasks.start(engine.sweep(), name="sweep")
+    await asyncio.sleep(0)
+    world.clock.time += step
+    async with asyncio.timeout(30):
+        while engine.get(DEFAULT_TENANT, "one").spec.ttl == made.spec.ttl:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+    events = engine.events(DEFAULT_TENANT)
+    world.clock.time += timedelta(seconds=61)
+    world.passed += 61
+    async for event in events:
+        if event.state == State.GONE:
+            break
+    assert engine.list(DEFAULT_TENANT) == []
 
 
 class TestRecovery:
