@@ -277,6 +277,11 @@ def _host_error(reason: str) -> CorralError:
         return DiskFull("the data directory is full")
     if "lock timeout" in reason:
         return NoCapacity("another daemon holds the database", "try again; see pg_stat_activity for who does")
+    if "readonly" in reason or "disk I/O" in reason:
+        return HostError(
+            f"the database cannot be written: {reason}",
+            "see `dmesg`: the disk of the data directory fails or is read-only; mend that, then restart the daemon",
+        )
     if "locked" in reason:
         return NoCapacity("the database is locked by another process", "see who has it open: fuser corral.db")
     return HostError(
