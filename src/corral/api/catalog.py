@@ -226,8 +226,13 @@ async def set_config(caller: CallerDep, key: str, body: protocol.SetConfig) -> p
 
 
 @router.get("/doctor", tags=["daemon"], responses=documented())
-async def doctor(caller: CallerDep, deep: bool = False) -> protocol.Doctor:
-    """What this host can do, what will not work, and what to do about it. `deep`: all layers are read, too, as the operator."""
+async def doctor(
+    caller: CallerDep,
+    deep: Annotated[
+        bool, Query(description="Read all layers, too, and use none that is damaged; as the operator.")
+    ] = False,
+) -> protocol.Doctor:
+    """What this host can do, what will not work, and what to do about it."""
     if deep:
         caller.check_operator("reading all layers")
     found = await caller.engine.doctor(deep)

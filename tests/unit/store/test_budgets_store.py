@@ -2,16 +2,13 @@
 
 import asyncio
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
+from tests.schemas import go_back
 from tests.unit.store import where
 
 from corral.model.budget import Balance, Outcome, RateRefusal, Refusal, Reservation, Scope, Settlement, Window
@@ -230,23 +227,6 @@ async def test_parallel_calls_never_pass_a_cap_and_the_ledger_agrees_with_its_ac
     assert tenant[0] == sum(sums.values())
 
 
-def _go_back_to_the_first_schema(path: Path) -> None:
-    """Make the database one of the first version, with the rows of its tables that there were."""
-    new = path.with_suffix(".new")
-    path.rename(new)
-    config = Config()
-    config.set_main_option("script_location", "src/corral/store/migrations")
-    with create_engine(f"sqlite:///{path}").begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    with sqlite3.connect(path) as db:
-        db.execute("ATTACH ? AS new", (str(new),))
-        tables = [row[0] for row in db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
-        for table in set(tables) - {"alembic_version"}:
-            columns = ", ".join(row[1] for row in db.execute(f"PRAGMA main.table_info({table})"))
-            db.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")
-
-
 async def test_what_was_spent_before_there_were_budgets_counts(tmp_path: Path) -> None:
     """G-220: the accounts of an older database are made from its ledger."""
     Clock.now = NOW
@@ -255,7 +235,7 @@ async def test_what_was_spent_before_there_were_budgets_counts(tmp_path: Path) -
     await store.apply_ledger([*entries, *(done(entry, entry.amount) for entry in entries)], None)
     before = await accounts(store)
     await store.close()
-    _go_back_to_the_first_schema(tmp_path / "corral.db")
+    go_back(tmp_path / "corral.db", "0001")
     again = await open_store(tmp_path)
     assert await accounts(again) == before == [(50, 0), (30, 0), (50, 0), (30, 0)]
     await again.close()
