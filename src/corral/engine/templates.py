@@ -50,6 +50,7 @@ class Templates:
         self._changes = 0
         self._building: dict[tuple[TenantId, str], asyncio.Lock] = {}
         self._holders = 0
+        self._pruning = asyncio.Lock()
         self._prune_wanted = False
         self._hidden: dict[TemplateId, Template] = {}
 
@@ -245,11 +246,13 @@ class Templates:
 
     @contextlib.asynccontextmanager
     async def holding_layers(self) -> AsyncIterator[None]:
-        """Within it no layer is removed: a new one is not in use until its template is in the store.
+        """Within it no layer is removed: a new one is not in use until its template is in the store. A removal that is under way
+        is waited for, since it has looked already at what is in use.
 
         What a failure leaves without a template is removed.
         """
-        self._holders += 1
+        async with self._pruning:
+            self._holders += 1
         try:
             yield
         except BaseException:
@@ -260,12 +263,13 @@ class Templates:
             await self._prune()
 
     async def _prune(self) -> None:
-        if self._prune_wanted and self._holders == 0:
-            self._prune_wanted = False
-            if not self._hidden:
-                await self._store.forget_templates()
-            await self._layers.prune(await self._store.layers_in_use())
-            await self._on_prune()
+        async with self._pruning:
+            if self._prune_wanted and self._holders == 0:
+                self._prune_wanted = False
+                if not self._hidden:
+                    await self._store.forget_templates()
+                await self._layers.prune(await self._store.layers_in_use())
+                await self._on_prune()
 
     async def _keep(
         self,

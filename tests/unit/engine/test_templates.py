@@ -1,5 +1,6 @@
 """Layers go with the last template that names them, and not while one is being made."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,3 +94,24 @@ async def test_nothing_goes_while_layers_are_held(templates: Templates, layers: 
         await templates.remove(DEFAULT_TENANT, "mine")
         assert layers.kept == {ONE}
     assert layers.kept == set()
+
+
+async def test_what_is_made_while_layers_are_removed_stays(templates: Templates, layers: KeptLayers) -> None:
+    """A removal that has looked at what is in use does not see a layer whose template comes a moment later."""
+    looked, go_on = asyncio.Event(), asyncio.Event()
+    prune = layers.prune
+
+    async def slowly(keep: set[LayerDigest]) -> int:
+        looked.set()
+        await go_on.wait()
+        return await prune(keep)
+
+    layers.prune = slowly  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(templates.prune())
+        await looked.wait()
+        building = tasks.create_task(templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+    assert layers.kept == set(building.result().layers)
