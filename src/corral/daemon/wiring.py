@@ -62,7 +62,7 @@ from corral.engine.vault import Prices, Secrets
 from corral.engine.vigil import Pressure, Vigil
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
-from corral.host.capacity import room, waiting_percent
+from corral.host.capacity import room, unwritten, waiting_percent
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Rates
 from corral.model.capacity import Room
@@ -101,6 +101,10 @@ class _Machine:
     def room(self) -> Room:
         """As Machine says."""
         return room(self._disks)
+
+    def unwritten(self) -> float:
+        """As Machine says."""
+        return unwritten()
 
     def waiting_percent(self) -> float | None:
         """As Machine says."""

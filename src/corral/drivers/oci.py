@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -318,6 +318,18 @@ class OciDriver:
             disk=disk,
             oom_kills=usage.oom_kills,
         )
+
+    async def written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:
+        """As Driver says."""
+        return await asyncio.to_thread(self._written, sandboxes)
+
+    def _written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:
+        self._store.settle()  # quotas count what a transaction has brought to the disk, which may be half a minute later
+        found = {}
+        for sandbox in sandboxes:
+            with contextlib.suppress(NotFound, OSError):
+                found[sandbox] = self._store.usage(sandbox) + self._cgroup(sandbox).unwritten()
+        return found
 
     def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
         """As Driver says."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
@@ -18,7 +18,7 @@ from corral.engine.processes import Processes
 from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.errors import CorralError
-from corral.model.capacity import Room, Rules
+from corral.model.capacity import Resource, Room, Rules
 from corral.model.ids import SandboxId
 from corral.model.lifecycle import State
 from corral.model.sandbox import IdlePolicy, Sandbox
@@ -72,8 +72,7 @@ class Vigil:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            room = self.machine.room()
-            await asyncio.sleep(NEAR_SECONDS if self._near(room) else TICK_SECONDS)
+            await asyncio.sleep(NEAR_SECONDS if self._near(self._disk_room()) else TICK_SECONDS)
             try:
                 await self.tick()
             except (CorralError, OSError) as error:
@@ -82,7 +81,7 @@ class Vigil:
     async def tick(self) -> None:
         """One round."""
         room = self.machine.room()
-        await self._watch_disk(room)
+        await self._watch_disk(self._disk_room())
         for sandbox in self.registry.all():
             if sandbox.spec.spare:
                 continue  # waiting is its purpose; its pool looks after it
@@ -165,28 +164,25 @@ class Vigil:
         rules = self.rules()
         return not policy.disk_relieved(room, rules.with_disk_reserve(NEAR_RESERVES))
 
+    def _disk_room(self) -> Room:
+        """The host's room less what will be on its disk soon, whatever is paused until then."""
+        room = self.machine.room()
+        left = max(room.free.get(Resource.DISK, 0.0) - self.machine.unwritten(), 0.0)
+        return replace(room, free={**room.free, Resource.DISK: left})
+
     async def _watch_disk(self, room: Room) -> None:
         rules = self.rules()
-        if not self._near(room):
+        if policy.disk_relieved(room, rules):
             self._disk.clear()
-            return await self._resume_writers() if policy.disk_relieved(room, rules) else None
-        usage = await self._usage()
+            return await self._resume_writers()
+        running = [sandbox.id for sandbox in self.registry.all() if sandbox.state is State.RUNNING]
+        usage = await self.driver.written(running)
         if policy.disk_pressed(room, rules):
             for id, used in usage.items():
                 if used - self._disk.get(id, used) >= GROWTH:
                     await self._pause_writer(id, policy.disk_reason(room))
-        elif policy.disk_relieved(room, rules):
-            await self._resume_writers()
         self._disk = usage
         return None
-
-    async def _usage(self) -> dict[SandboxId, int]:
-        found = {}
-        for sandbox in self.registry.all():
-            if sandbox.state is State.RUNNING:
-                with contextlib.suppress(CorralError, OSError):
-                    found[sandbox.id] = (await self.driver.stats(sandbox.id)).disk
-        return found
 
     async def _pause_writer(self, id: SandboxId, reason: str) -> None:
         sandbox = self.registry.get(id)

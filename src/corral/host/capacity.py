@@ -19,7 +19,7 @@ def raise_handle_limit() -> None:
 
 def room(directories: Iterable[Path]) -> Room:
     """The machine's room; its disk is that of the directory with the least free."""
-    memory = _memory()
+    memory = _memory("MemTotal", "MemAvailable")
     pids, used_pids = _processes()
     handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     free_disk, disk = min(_disk(directory) for directory in directories)
@@ -42,14 +42,19 @@ def room(directories: Iterable[Path]) -> Room:
     )
 
 
-def _memory() -> dict[str, float]:
+def unwritten() -> float:
+    """Bytes of files, of any disk, that wait in memory to be written."""
+    return sum(_memory("Dirty", "Writeback").values())
+
+
+def _memory(*names: str) -> dict[str, float]:
     found: dict[str, float] = {}
     with Path("/proc/meminfo").open() as lines:
         for line in lines:
             name, _, value = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
+            if name in names:
                 found[name] = float(value.split()[0]) * 1024
-                if len(found) == 2:
+                if len(found) == len(names):
                     break
     return found
 

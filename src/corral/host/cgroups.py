@@ -122,6 +122,13 @@ class Cgroup:
             return _number(self._v1("cpuacct") / "cpuacct.usage") // 1000
         return _field(self._main / "cpu.stat", "usage_usec")
 
+    def unwritten(self) -> int:
+        """Bytes of files that its processes have written and that are in memory only."""
+        first = self._layout.version == 1
+        stat = (self._v1("memory") if first else self._main) / "memory.stat"
+        names = ("total_dirty", "total_writeback") if first else ("file_dirty", "file_writeback")
+        return sum(_field(stat, name) for name in names)
+
     def oom_kills(self) -> int:
         """How many of its processes the kernel has killed for want of memory."""
         if self._layout.version == 1:

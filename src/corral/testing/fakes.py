@@ -98,10 +98,15 @@ class FakeMachine:
         }
         self.free = dict(self.total)
         self.waiting: float | None = None
+        self.dirty = 0.0
 
     def room(self) -> Room:
         """As said."""
         return Room(dict(self.total), dict(self.free))
+
+    def unwritten(self) -> float:
+        """As said."""
+        return self.dirty
 
     def waiting_percent(self) -> float | None:
         """As said."""
@@ -120,6 +125,7 @@ class FakeDriver:
         self.saved: set[ImageId] = set()
         self.leaks: list[bytes] = []
         self.busy: dict[SandboxId, tuple[int, int]] = {}
+        self.disk: dict[SandboxId, int] = {}
         self.fail_at: set[str] = set()
         self.calls: list[str] = []
 
@@ -232,6 +238,10 @@ class FakeDriver:
     async def stats(self, sandbox: SandboxId) -> Stats:
         """Zeros."""
         return Stats()
+
+    async def written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:
+        """As said in `disk`."""
+        return {sandbox: self.disk.get(sandbox, 0) for sandbox in sandboxes}
 
     def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
         """As said in `busy`."""

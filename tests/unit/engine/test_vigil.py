@@ -14,7 +14,7 @@ from corral.engine.vigil import Pressure, Vigil
 from corral.model.capacity import Resource
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.lifecycle import State
-from corral.model.sandbox import GIB, MIB, IdlePolicy, Stats
+from corral.model.sandbox import GIB, MIB, IdlePolicy
 from corral.policy.idle import Step
 
 RESTS = State.SUSPENDED
@@ -112,20 +112,15 @@ async def test_memory_pressure_takes_the_longest_idle_one_at_a_time(watched: Wat
 
 
 async def test_writers_are_paused_before_the_disk_is_full_and_go_on(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: Watched,
 ) -> None:
     await _create(watched, "writer")
     await _create(watched, "other")
-    disk = {watched.engine.get(DEFAULT_TENANT, name).id: 0 for name in ("writer", "other")}
-
-    async def stats(sandbox: Any) -> Stats:
-        return Stats(disk=disk[sandbox])
-
-    monkeypatch.setattr(watched.world.driver, "stats", stats)
+    disk = watched.world.driver.disk
     writer = watched.engine.get(DEFAULT_TENANT, "writer").id
     for left in (1500, 400, 200):
         watched.world.machine.free[Resource.DISK] = float(left * MIB)
-        disk[writer] += 64 * MIB
+        disk[writer] = disk.get(writer, 0) + 64 * MIB
         await watched.after(0.1)
     assert (watched.state("writer"), watched.state("other")) == (State.PAUSED, State.RUNNING)
     assert watched.reason("writer") == "the host's disk is nearly full: 200.0 MiB left, and it was writing"

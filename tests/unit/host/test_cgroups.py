@@ -55,6 +55,15 @@ def test_version_1_usage(tmp_path: Path) -> None:
     assert group.usage() == expected
 
 
+def test_what_was_written_and_is_in_memory_only(tmp_path: Path) -> None:
+    """Version 2, and version 1, where the figures of the groups below have names of their own."""
+    _write(tmp_path / "two", {"memory.stat": "anon 1\nfile_dirty 40\nfile_writeback 2\n"})
+    assert _version2(tmp_path).group("/two").unwritten() == 42
+    text = "dirty 1\nwriteback 1\ntotal_dirty 40\ntotal_writeback 2\n"
+    _write(tmp_path / "memory" / "one", {"memory.stat": text})
+    assert _version1(tmp_path).group("/one").unwritten() == 42
+
+
 def test_processes_of_inner_groups_count(tmp_path: Path) -> None:
     _write(tmp_path / "one", {"cgroup.procs": "10\n11\n"})
     _write(tmp_path / "one" / "inner", {"cgroup.procs": "12\n"})

@@ -1,7 +1,7 @@
 """One way to isolate, and the machine below it."""
 
 import socket
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -127,6 +127,11 @@ class Driver(Protocol):
     async def stats(self, sandbox: SandboxId) -> Stats:
         """What it uses now."""
 
+    async def written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:
+        """Bytes of disk that running sandboxes take, what they have written and is not on the disk yet included: as of now,
+        which `stats` tells only some time later. Takes as long as the disk needs for one change; those that it cannot tell of
+        are left out."""
+
     def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
         """CPU microseconds and bytes of the network since its start: quick, for a running sandbox. Raises OSError."""
 
@@ -152,6 +157,9 @@ class Machine(Protocol):
 
     def room(self) -> Room:
         """What it has and what of it is free now; at once."""
+
+    def unwritten(self) -> float:
+        """Bytes of files that are in memory only, and will take disk soon; at once."""
 
     def waiting_percent(self) -> float | None:
         """Share of the last ten seconds in which some process waited for memory; None where the kernel does not tell."""
