@@ -1,6 +1,15 @@
-"""A client of a real daemon and a sandbox in it, for tests that need nothing more."""
+"""A client of a real daemon and a sandbox in it, and what stands outside of it: a model server, a webhook."""
 
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.conftest import Daemon
@@ -19,3 +28,73 @@ def client(daemon: Daemon) -> Iterator[Client]:
 def box(client: Client) -> Sandbox:
     """A running sandbox; removed at the end of the test."""
     return Sandbox.create(client=client, name="box")
+
+
+class Model:
+    """A scripted model server in a process of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def wait(self, seconds: float) -> None:
+        """Let calls take so long from now on."""
+        data = json.dumps({"wait": seconds}).encode()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{self.url}/__faults", data, method="PUT"), timeout=10
+        ).close()
+
+    @property
+    def calls(self) -> int:
+        """Calls that have arrived."""
+        with urllib.request.urlopen(f"{self.url}/__stats", timeout=10) as reply:
+            return int(json.load(reply)["good"])
+
+
+@pytest.fixture
+def model(daemon: Daemon) -> Iterator[Model]:
+    key = f"sk-test-{secrets.token_hex(24)}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
+        env={**os.environ, "MODEL_KEY": key}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+    daemon.cli("secret", "add", "slow", "--provider", "anthropic", "--base-url", url, input=key + "\n")
+    try:
+        yield Model(url)
+    finally:
+        if daemon.process is not None:
+            daemon.cli("secret", "rm", "slow", check=False)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def hook(daemon: Daemon) -> Iterator[tuple[str, "queue.Queue[tuple[str, bytes]]"]]:
+    """A webhook: its URL, and signature and body of what it got. It fails the first call of each delivery."""
+    got: queue.Queue[tuple[str, bytes]] = queue.Queue()
+    seen: set[str] = set()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            first = self.headers["corral-delivery"] not in seen
+            seen.add(self.headers["corral-delivery"])
+            self.send_response(503 if first else 204)
+            self.end_headers()
+            if not first:
+                got.put((self.headers["corral-signature"], body))
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -2,9 +2,6 @@
 
 import json
 import queue
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.conftest import Daemon
@@ -56,36 +53,6 @@ def test_a_sandbox_asks_for_a_host_and_gets_it_at_once(
     kept = client.list_approvals(box.id)
     assert [item.status for item in kept] == ["denied", "denied"]
     assert "unix socket" in kept[0].by
-
-
-@pytest.fixture
-def hook(daemon: Daemon) -> Iterator[tuple[str, "queue.Queue[tuple[str, bytes]]"]]:
-    """A webhook: its URL, and signature and body of what it got. It fails the first call of each delivery."""
-    got: queue.Queue[tuple[str, bytes]] = queue.Queue()
-    seen: set[str] = set()
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            first = self.headers["corral-delivery"] not in seen
-            seen.add(self.headers["corral-delivery"])
-            self.send_response(503 if first else 204)
-            self.end_headers()
-            if not first:
-                got.put((self.headers["corral-signature"], body))
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hook", got
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_webhook_is_told_signed_and_tried_again(

@@ -2,18 +2,17 @@
 
 import json
 import os
-import secrets
+import queue
 import signal
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 
 import pytest
 from tests.conftest import Daemon
+from tests.system.conftest import Model
 
 from corral import Client, Sandbox
+from corral.daemon.webhook import signature
+from corral.model.secrets import Secret
 from corral.protocol.catalog import BudgetAccount
 
 pytestmark = pytest.mark.root
@@ -28,46 +27,6 @@ CALL = (
     "curl -s -m 60 -o /dev/null -w '%{http_code}' -H \"x-api-key: $ANTHROPIC_API_KEY\" -H 'Content-Type: application/json' "
     f"--data-binary '{json.dumps(REQUEST)}' http://gateway.corral/s/slow/v1/messages"
 )
-
-
-class Model:
-    """A scripted model server in a process of its own."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def wait(self, seconds: float) -> None:
-        """Let calls take so long from now on."""
-        data = json.dumps({"wait": seconds}).encode()
-        urllib.request.urlopen(
-            urllib.request.Request(f"{self.url}/__faults", data, method="PUT"), timeout=10
-        ).close()
-
-    @property
-    def calls(self) -> int:
-        """Calls that have arrived."""
-        with urllib.request.urlopen(f"{self.url}/__stats", timeout=10) as reply:
-            return int(json.load(reply)["good"])
-
-
-@pytest.fixture
-def model(daemon: Daemon) -> Iterator[Model]:
-    key = f"sk-test-{secrets.token_hex(24)}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
-        env={**os.environ, "MODEL_KEY": key}, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    url = f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
-    daemon.cli("secret", "add", "slow", "--provider", "anthropic", "--base-url", url, input=key + "\n")
-    try:
-        yield Model(url)
-    finally:
-        if daemon.process is not None:
-            daemon.cli("secret", "rm", "slow", check=False)
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def account(client: Client, box: Sandbox) -> BudgetAccount:
@@ -144,3 +103,29 @@ def test_budgets_over_the_command_line(daemon: Daemon, model: Model) -> None:
             assert "of $1.00" in daemon.cli("show", "box").stdout
         finally:
             daemon.cli("config", "set", "budget.sandbox", "")
+
+
+def test_a_budget_that_is_spent_is_told(
+    daemon: Daemon, client: Client, model: Model, hook: tuple[str, "queue.Queue[tuple[str, bytes]]"]
+) -> None:
+    """G-222: as an event, to the webhook, signed, and on the command line."""
+    box = Sandbox.create(client=client, name="box", secrets=("slow",))
+    client.set_config("approvals.webhook", hook[0])
+    try:
+        model.wait(60)
+        call = box.spawn(CALL)
+        until_under_way(client, box, model, 1)
+        client.set_budget(box.id, 1)
+        call.kill()
+        signed, body = hook[1].get(timeout=60)
+    finally:
+        client.set_config("approvals.webhook", "")
+    told = json.loads(body)["budget"]
+    assert (told["scope"], told["name"], told["percent"], told["cap"]) == ("sandbox", "box", 95, 1)
+    assert told["spent"] == until_settled(client, box).spent
+    assert signed == signature(
+        Secret(client.webhook_key()), int(signed.removeprefix("t=").partition(",")[0]), body
+    )
+    events = [event for event in client.follow_budgets(0, wait=False) if event.sandbox == box.id]
+    assert [(event.percent, event.spent) for event in events] == [(95, told["spent"])]
+    assert "95 % of the budget of box in all: " in daemon.cli("budget", "warnings").stdout

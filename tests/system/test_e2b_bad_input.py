@@ -153,6 +153,14 @@ def test_another_tenants_sandbox_is_not_there(served: Served, method: str, path:
         ({"templateID": "base", "envVars": {"A": "\0"}}, 400),
         ({"templateID": "base", "metadata": {"a\n": "b"}}, 400),
         ({"templateID": "base", "network": {"denyOut": ["x"]}}, 400),
+        (
+            {
+                "templateID": "base",
+                "allow_internet_access": False,
+                "network": {"allowOut": ["private:host.corral:22"]},
+            },
+            400,
+        ),
         ({"templateID": "base", "network": {"httpsPorts": [49983]}}, 400),
         ({"templateID": "base", "network": {"maskRequestHost": "a\r\nb"}}, 400),
         ([], 400),

@@ -19,7 +19,7 @@ from corral.api.preview.access import HEADER, PARAMETER
 from corral.api.streams import Tell, event, progress_stream, stream, until_idle, while_connected
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, DiskFull, InvalidInput, NoCapacity, Unsupported
-from corral.model.events import ApprovalEvent, Event
+from corral.model.events import ApprovalEvent, BudgetEvent, Event
 from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
 from corral.model.project import Setup, SetupStep
@@ -264,8 +264,8 @@ async def follow_events(
     follow: FollowQuery = True,
     last_event_id: Annotated[int | None, Header(ge=0, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Sandboxes' changes of state (events `lifecycle`) and approvals (events `approval`), without end. `ready` is sent
-    first. Whoever follows counts as somebody who may answer approvals.
+    """Sandboxes' changes of state (events `lifecycle`), approvals (events `approval`) and warnings of budgets (events
+    `budget`), without end. `ready` is sent first. Whoever follows counts as somebody who may answer approvals.
     """
 
     async def events() -> AsyncGenerator[bytes, None]:
@@ -282,6 +282,8 @@ def _event(item: Event) -> bytes:
     match item:
         case ApprovalEvent():
             return event("approval", shapes.approval_info(item.approval))
+        case BudgetEvent():
+            return event("budget", shapes.budget_warning(item))
         case _:
             return event("lifecycle", shapes.lifecycle_event(item))
 

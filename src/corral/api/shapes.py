@@ -34,7 +34,11 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         labels=spec.labels,
         user=spec.user,
         workdir=spec.workdir,
-        allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.rules],
+        allow=[
+            sandboxes.HostRule(host=rule.host, ports=list(rule.ports))
+            for rule in spec.egress.rules
+            if not rule.deny
+        ],
         secrets=list(spec.secrets),
         push_rules=[rule_text(rule) for rule in spec.push.rules],
         git_repos=[
@@ -117,6 +121,21 @@ def lifecycle_event(value: events.LifecycleEvent) -> sandboxes.LifecycleEvent:
         name=value.name,
         state=value.state,
         reason=value.reason,
+        at=value.at,
+    )
+
+
+def budget_warning(value: events.BudgetEvent) -> catalog.BudgetWarning:
+    """A mark that a budget has passed."""
+    warned = value.warned
+    return catalog.BudgetWarning(
+        scope=warned.scope,
+        window=warned.window,
+        sandbox=warned.sandbox,
+        name=value.name,
+        percent=warned.percent,
+        cap=warned.cap,
+        spent=warned.spent,
         at=value.at,
     )
 

@@ -1,11 +1,12 @@
 """Commands of budgets."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from corral.cli.app import App, pass_app
-from corral.cli.output import say, show_json, table
+from corral.cli.output import clean, json_line, say, show_json, table
 from corral.cli.values import json_option
 from corral.errors import InvalidInput
 from corral.model.budget import Window
@@ -87,6 +88,26 @@ def set_budget(
         raise InvalidInput("a tenant has no default budget", "give an amount, or `none`")
     else:
         _show(app.client.set_tenant_budget(cap, window=window, tenant=of), as_json)
+
+
+@budget.command(
+    "warnings", epilog="\b\nExamples:\n  corral budget warnings\n  corral budget warnings -f --json"
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with those to come.")
+@json_option
+@pass_app
+def show_warnings(app: App, follow: bool, as_json: bool) -> None:
+    """Show budgets of which 50, 80 or 95 percent came to be spent, since the daemon started."""
+    for item in app.client.follow_budgets(0, wait=follow):
+        if as_json:
+            json_line(item)
+        else:
+            whose = item.name if item.scope == "sandbox" else f"the {item.scope}, by {item.name}"
+            say(clean(
+                f"{item.at.isoformat(timespec='seconds')}  {item.percent} % of the budget of {whose} "
+                f"{_FOR[item.window]}: {dollars(item.spent)} of {dollars(item.cap)}"
+            ))  # fmt: skip
+        sys.stdout.flush()
 
 
 _FOR = {"total": "in all", "day": "today", "hour": "an hour", "24h": "24 hours", "week": "seven days"}

@@ -1,4 +1,6 @@
-"""Approvals told to a URL of the operator's: signed, tried a few times, never waited for by a sandbox."""
+"""Approvals and warnings of budgets told to a URL of the operator's: signed, tried a few times, never waited for by a
+sandbox.
+"""
 
 import asyncio
 import hmac
@@ -12,8 +14,9 @@ import aiohttp
 from corral.api import shapes
 from corral.host.tasks import TaskOwner
 from corral.model.approval import Approval
+from corral.model.events import BudgetEvent
 from corral.model.secrets import Secret
-from corral.protocol.approvals import WebhookEvent
+from corral.protocol.approvals import BudgetWebhookEvent, WebhookEvent
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ def signature(key: Secret, at: int, body: bytes) -> str:
 
 
 class Webhook:
-    """Posts approvals to `url()`, if that is set."""
+    """Posts approvals and warnings to `url()`, if that is set."""
 
     def __init__(self, url: Callable[[], str], key: Secret, tasks: TaskOwner) -> None:
         self._url = url
@@ -46,17 +49,27 @@ class Webhook:
         return 1 if self._url() else 0
 
     def notify(self, approval: Approval) -> None:
-        """Start to tell it."""
+        """Start to tell an approval."""
+        self._start(f"approval {approval.id}", WebhookEvent(approval=shapes.approval_info(approval)))
+
+    def warn(self, event: BudgetEvent) -> None:
+        """Start to tell that much of a budget is spent."""
+        warning = shapes.budget_warning(event)
+        self._start(
+            f"{warning.percent} % of the budget of {warning.name}", BudgetWebhookEvent(budget=warning)
+        )
+
+    def _start(self, what: str, told: WebhookEvent | BudgetWebhookEvent) -> None:
         url = self._url()
         if not url:
             return
         if self._under_way >= MAX_UNDER_WAY:
-            log.error("approval %s is not told to the webhook, which is too slow", approval.id)
+            log.error("%s is not told to the webhook, which is too slow", what)
             return
-        body = WebhookEvent(approval=shapes.approval_info(approval)).model_dump_json().encode()
-        self._tasks.start(self._deliver(url, approval.id, body), name=f"webhook-{approval.id}")
+        body = told.model_dump_json().encode()
+        self._tasks.start(self._deliver(url, what, told.event, body), name="webhook")
 
-    async def _deliver(self, url: str, approval: str, body: bytes) -> None:
+    async def _deliver(self, url: str, what: str, kind: str, body: bytes) -> None:
         self._under_way += 1
         delivery = randomness.token_hex(8)
         try:
@@ -65,19 +78,19 @@ class Webhook:
                 for attempt in range(ATTEMPTS):
                     if attempt:
                         await asyncio.sleep(FIRST_DELAY * 2 ** (attempt - 1))
-                    if await self._post(session, url, delivery, approval, body):
+                    if await self._post(session, url, delivery, what, kind, body):
                         return
-            log.error("the webhook did not take approval %s in %d attempts", approval, ATTEMPTS)
+            log.error("the webhook did not take %s in %d attempts", what, ATTEMPTS)
         finally:
             self._under_way -= 1
 
     async def _post(
-        self, session: aiohttp.ClientSession, url: str, delivery: str, approval: str, body: bytes
+        self, session: aiohttp.ClientSession, url: str, delivery: str, what: str, kind: str, body: bytes
     ) -> bool:
         """Whether no further attempt is of use."""
         headers = {
             "Content-Type": "application/json",
-            "Corral-Event": "approval",
+            "Corral-Event": kind,
             "Corral-Delivery": delivery,
             "Corral-Signature": signature(self._key, int(time.time()), body),
         }
@@ -85,8 +98,8 @@ class Webhook:
             async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 if response.status < 300:
                     return True
-                log.warning("the webhook answered %d to approval %s", response.status, approval)
+                log.warning("the webhook answered %d to %s", response.status, what)
                 return response.status < 500 and response.status not in _PASSING
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("the webhook cannot be reached for approval %s: %s", approval, type(error).__name__)
+            log.warning("the webhook cannot be reached for %s: %s", what, type(error).__name__)
             return False

@@ -64,7 +64,7 @@ from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.capacity import room, unwritten, waiting_percent
 from corral.host.tasks import TaskOwner
-from corral.model.budget import Rates
+from corral.model.budget import Rates, Warned
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
 from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
@@ -185,15 +185,22 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     denials = Denials(store)
     events = Events()
     registry = Registry(store, events, clock)
+    telling = await stack.enter_async_context(TaskOwner())
+    webhook = Webhook(lambda: config.value.webhook, await store.webhook_key(), telling)
+
+    def warn(warned: Warned) -> None:
+        sandbox = registry.get(warned.sandbox)
+        name = warned.sandbox if sandbox is None else sandbox.spec.name
+        webhook.warn(events.publish_budget(warned, name, clock.now()))
+
     budgets = Budgets(
         store,
         registry,
         lambda: config.value.budget,
         lambda: Rates(config.value.requests, config.value.tokens),
+        warn,
     )
     await budgets.reconcile()
-    telling = await stack.enter_async_context(TaskOwner())
-    webhook = Webhook(lambda: config.value.webhook, await store.webhook_key(), telling)
     permissions = Permissions(store, registry, clock)
     await permissions.load()
     approvals = Approvals(

@@ -33,12 +33,16 @@ class Budgets:
         registry: Registry,
         default: Callable[[], int | None],
         rates: Callable[[], Rates] = Rates,
+        warn: Callable[[Warned], None] = lambda _: None,
     ) -> None:
-        """`default` is the cap of a sandbox that has none of its own, None for none; `rates` are its limits at a time."""
+        """`default` is the cap of a sandbox that has none of its own, None for none; `rates` are its limits at a time;
+        `warn` tells whoever wants to know that much of a budget is spent, and returns at once.
+        """
         self._store = store
         self._registry = registry
         self._default = default
         self._rates = rates
+        self._tell = warn
 
     # -- for the gateway --------------------------------------------------------------------------------------------
 
@@ -75,6 +79,7 @@ class Budgets:
             warned.percent, warned.sandbox if warned.scope == "sandbox" else f"tenant {warned.tenant}",
             warned.window, dollars(warned.spent), dollars(warned.cap),
         )  # fmt: skip
+        self._tell(warned)
         detail = {
             "scope": warned.scope.value,
             "window": warned.window.value,

@@ -4,10 +4,12 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import datetime
 
 from corral.engine.signals import Change
 from corral.model.approval import Approval
-from corral.model.events import ApprovalEvent, Event, LifecycleEvent
+from corral.model.budget import Warned
+from corral.model.events import ApprovalEvent, BudgetEvent, Event, LifecycleEvent
 from corral.model.ids import TenantId
 from corral.model.sandbox import Sandbox
 
@@ -16,7 +18,7 @@ MEMORY = 1000
 
 
 class Events:
-    """Publishes sandboxes' state changes, and approvals, to followers."""
+    """Publishes sandboxes' state changes, approvals, and warnings of budgets, to followers."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=MEMORY)
@@ -49,6 +51,14 @@ class Events:
         self._sequence += 1
         self._events.append(ApprovalEvent(self._sequence, approval.tenant, approval))
         self._change.notify()
+
+    def publish_budget(self, warned: Warned, name: str, at: datetime) -> BudgetEvent:
+        """Tell followers that much of a budget is spent, by a call of the sandbox `name`."""
+        self._sequence += 1
+        event = BudgetEvent(self._sequence, name, warned, at)
+        self._events.append(event)
+        self._change.notify()
+        return event
 
     async def follow(self, tenant: TenantId, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events of a tenant, without end: those after sequence number `after` that are still kept, then new ones.

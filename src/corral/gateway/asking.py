@@ -105,6 +105,8 @@ class AskService:
     def _host(self, what: str, reason: str) -> _Wanted:
         """A question for a host, which policy does not allow and could allow."""
         rule = parse_rule(what)
+        if rule.is_range:
+            raise InvalidInput("a range cannot be asked for", "ask for the address that you need")
         if rule.host == "*":
             raise InvalidInput("every host cannot be asked for", "ask for the host that you need")
         if rule.private:

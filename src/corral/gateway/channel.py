@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from corral.errors import CorralError, InvalidInput
-from corral.wire import link
+from corral.wire import frames, link
 
 _READ = 256 * 1024
 _MAX_FDS = 253
@@ -49,7 +49,7 @@ class Channel:
         self._sock = sock
         self._sock.settimeout(0)
         self._loop = asyncio.get_running_loop()
-        self._deframer = link.Deframer(limit)
+        self._deframer = frames.Deframer(limit)
         self._accept_fds = accept_fds
         self._on_message = on_message
         self._on_closed = on_closed
@@ -67,7 +67,7 @@ class Channel:
         """
         if self.closed:
             return
-        data = link.encode(message)
+        data = frames.encode(message)
         self.queued += len(data)
         if fds or not self._outgoing or self._outgoing[-1].fds:
             self._outgoing.append(_Piece(bytearray(data), tuple(fds)))
@@ -116,7 +116,7 @@ class Channel:
             return
         try:
             for body in self._deframer.feed(data):
-                self._dispatch(link.decode(body))
+                self._dispatch(frames.decode(body))
                 if self.closed:
                     return
         except CorralError as error:

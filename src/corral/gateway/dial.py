@@ -28,6 +28,7 @@ CONNECT_TIMEOUT = 10.0
 _MAX_PROXY_ANSWER = 16 * 1024
 _MAX_ADDRESSES = 16
 _LOOPBACK = IPv4Address("127.0.0.1")
+DENIED_RANGE = "an address that a rule denies"
 _EVERYTHING = parse_networks(("0.0.0.0/0", "::/0"))
 
 Lookup = Callable[[str, int], Awaitable[list[Address]]]
@@ -71,7 +72,10 @@ class Dialer:
         own = _own_addresses()
         passed, refused = [], ""
         for address in found[:_MAX_ADDRESSES]:
-            if (kind := refused_class(address, opened, own)) is None:
+            kind = refused_class(address, opened, own)
+            if kind is None and box.rules.refusing_address(address, allowed.port):
+                kind = DENIED_RANGE
+            if kind is None:
                 passed.append(address)
             else:
                 refused = kind
@@ -92,7 +96,7 @@ class Dialer:
         """Connect `side` to an allowed destination; None once it is connected."""
         proxy = self.proxies.find("https", allowed.host, allowed.port)
         if proxy is not None:
-            return await self._through(proxy, allowed, side)
+            return await self._through(box, proxy, allowed, side)
         found = await self.addresses(box, allowed)
         if isinstance(found, Denied):
             return found
@@ -108,9 +112,9 @@ class Dialer:
             transport.abort()
         return _unreachable(allowed)
 
-    async def _through(self, proxy: Proxy, allowed: Allowed, side: Side) -> Denied | None:
+    async def _through(self, box: Box, proxy: Proxy, allowed: Allowed, side: Side) -> Denied | None:
         """Open a tunnel by CONNECT."""
-        if (refusal := proxy_refusal(allowed)) is not None:
+        if (refusal := proxy_refusal(box, allowed)) is not None:
             return refusal
         loop = asyncio.get_running_loop()
         opening = _Opening(allowed, proxy)
@@ -171,8 +175,16 @@ class _Opening(asyncio.Protocol):
                 self.answered.exception()
 
 
-def proxy_refusal(allowed: Allowed) -> Denied | None:
+def proxy_refusal(box: Box, allowed: Allowed) -> Denied | None:
     """Why a destination may not go through a parent proxy, if so (G-71)."""
+    if box.rules.judges_addresses:
+        return Denied(
+            allowed.host,
+            allowed.port,
+            Reason.PARENT_PROXY,
+            "this host goes out through a proxy, which resolves names itself: whether one leads into a denied range is unknown",
+            "deny names in place of ranges",
+        )
     if allowed.rule.host == allowed.host and literal(allowed.host) is None:
         return None
     return Denied(

@@ -143,7 +143,7 @@ class Forwarder:
 
     async def _check_way(self, allowed: Allowed, *, proxied: bool) -> None:
         if proxied:
-            if (refusal := proxy_refusal(allowed)) is not None:
+            if (refusal := proxy_refusal(self._box, allowed)) is not None:
                 raise StopError(refusal)
         elif literal(allowed.host) is not None:
             # The connector dials addresses without asking its resolver.

@@ -165,7 +165,7 @@ class GitUpstream:
         host, port = address.host or "", address.port or 443
         proxy = self._dialer.proxies.find(address.scheme, host, port)
         if proxy is not None and public:
-            refusal = proxy_refusal(Allowed(host, port, HostRule(host, (port,))))
+            refusal = proxy_refusal(self._box, Allowed(host, port, HostRule(host, (port,))))
             if refusal is not None:
                 raise GitRefusedError(403, refusal.message, refusal.how_to_allow, refusal.reason.value)
         for_proxy, for_tunnel = proxy.credentials(address.scheme) if proxy is not None else ({}, {})

@@ -31,7 +31,9 @@ class NameTable:
     def __init__(self, policy: EgressPolicy) -> None:
         self._by_name: dict[str, IPv4Address] = {}
         self._by_address: dict[IPv4Address, str] = {}
-        for host in sorted(rule.host for rule in policy.rules if not rule.host.startswith("*")):
+        for host in sorted(
+            rule.host for rule in policy.rules if not rule.host.startswith("*") and not rule.is_range
+        ):
             self.address(host)
 
     def address(self, name: str) -> IPv4Address:

@@ -40,7 +40,10 @@ def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
     """The sanitised policy: hosts and ports, and the model APIs that the grant covers."""
     return {
         "default": "deny",
-        "allowed": [{"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules],
+        "allowed": [
+            {"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules if not rule.deny
+        ],
+        "denied": [{"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules if rule.deny],
         "model_apis": [
             {"name": name, "api": found.spec.provider.value, "base_url": base_url(found.spec)}
             for name, found in sorted(secrets.items())

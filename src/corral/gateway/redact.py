@@ -8,6 +8,7 @@ What this cannot catch is an upstream that transforms the secret in a way of its
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from corral.policy.forms import forms
@@ -39,7 +40,9 @@ class Forms:
         self.patterns = sorted(labels, key=len, reverse=True)
         self.search = re.compile(b"|".join(re.escape(pattern) for pattern in self.patterns))
         self.longest = len(self.patterns[0])
-        self.firsts = {pattern[:1] for pattern in self.patterns}
+        self._in_order = sorted(labels)
+        firsts = {pattern[:1] for pattern in self.patterns}
+        self._first = re.compile(b"[" + b"".join(map(re.escape, sorted(firsts))) + b"]")
 
     def occur_in(self, data: bytes) -> bool:
         """Whether there is a hit: one plain search per form, many times as fast as the expression of them
@@ -49,17 +52,13 @@ class Forms:
 
     def pending(self, tail: bytes) -> int:
         """How many bytes at the end of `tail` could be the beginning of a hit."""
-        return max((len(tail) - at for at in self._starts(tail)), default=0)
-
-    def _starts(self, tail: bytes) -> Iterable[int]:
-        for first in self.firsts:
-            at = tail.find(first)
-            while at >= 0:
-                rest = tail[at:]
-                if any(len(rest) < len(pattern) and pattern.startswith(rest) for pattern in self.patterns):
-                    yield at
-                    break
-                at = tail.find(first, at + 1)
+        for match in self._first.finditer(tail):
+            rest = tail[match.start() :]
+            # What begins with `rest` and is longer comes right behind it in the order of bytes.
+            at = bisect_right(self._in_order, rest)
+            if at < len(self._in_order) and self._in_order[at].startswith(rest):
+                return len(rest)
+        return 0
 
 
 class Redactor:

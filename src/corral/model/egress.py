@@ -8,7 +8,8 @@ PLAIN_PORT = 80
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One destination: an exact host name, an address, `*.` and a domain for names below it at any depth, or `*`.
+    """One destination: an exact host name, an address, `*.` and a domain for names below it at any depth, `*` for any name,
+    or a range of addresses as CIDR: allowed to who connects to an address, denied also where a name leads there.
 
     `methods` and `paths` narrow it to HTTP requests that match one of each; empty means all. A path is matched segment by
     segment: `*` stands for any characters of one, `**` for any number of whole ones. `deny` refuses what it matches,
@@ -22,6 +23,11 @@ class HostRule:
     deny: bool = False
     private: bool = False
     origin: str = ""
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is for a range of addresses."""
+        return "/" in self.host
 
     @property
     def inside(self) -> bool:

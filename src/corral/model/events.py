@@ -1,9 +1,10 @@
-"""What clients can follow: changes of sandboxes' lives."""
+"""What clients can follow."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from corral.model.approval import Approval
+from corral.model.budget import Warned
 from corral.model.ids import SandboxId, TenantId
 
 
@@ -29,4 +30,19 @@ class ApprovalEvent:
     approval: Approval
 
 
-Event = LifecycleEvent | ApprovalEvent
+@dataclass(frozen=True, slots=True)
+class BudgetEvent:
+    """Much of a budget is spent. `name` is that of the sandbox whose call it was. Counted in the same sequence."""
+
+    sequence: int
+    name: str
+    warned: Warned
+    at: datetime
+
+    @property
+    def tenant(self) -> TenantId:
+        """Whose it is."""
+        return self.warned.tenant
+
+
+Event = LifecycleEvent | ApprovalEvent | BudgetEvent

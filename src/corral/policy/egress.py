@@ -14,7 +14,7 @@ import idna
 
 from corral.errors import InvalidInput
 from corral.model.egress import EgressPolicy, HostRule
-from corral.policy.addresses import Address
+from corral.policy.addresses import Address, embedded
 from corral.policy.paths import matches
 
 MAX_HOST = 253
@@ -183,19 +183,47 @@ class RuleBook:
         self._denying: dict[str, list[HostRule]] = {}
         for rule in policy.rules:
             (self._denying if rule.deny else self._allowing).setdefault(rule.host, []).append(rule)
+        ranges = sorted((rule for rule in policy.rules if rule.is_range), key=_bits, reverse=True)
+        self._ranges = [(ipaddress.ip_network(rule.host), rule) for rule in ranges]
 
     def matching(self, host: str) -> tuple[HostRule, ...]:
         """The most specific rules that allow something at a canonical host: exact beats wildcard, longer beats
         shorter (G-52, G-53).
         """
-        return next((tuple(found) for name in _patterns(host) if (found := self._allowing.get(name))), ())
+        named = (tuple(found) for name in _patterns(host) if (found := self._allowing.get(name)))
+        return next(named, None) or self._allowing_range(literal(host))
+
+    def _allowing_range(self, address: Address | None) -> tuple[HostRule, ...]:
+        """The rules of the smallest allowed range around an address."""
+        if address is None:
+            return ()
+        around = (rule for network, rule in self._ranges if not rule.deny and address in network)
+        smallest = next(around, None)
+        return () if smallest is None else tuple(self._allowing[smallest.host])
 
     def refusing(self, host: str, port: int) -> list[HostRule]:
         """All rules that deny something there: none of them is beaten by another (G-305)."""
         if not self._denying:
             return []
+        address = literal(host)
         return [
             rule for name in _patterns(host) for rule in self._denying.get(name, ()) if port in rule.ports
+        ] + ([] if address is None else self.refusing_address(address, port))
+
+    @property
+    def judges_addresses(self) -> bool:
+        """Whether what a name leads to may be denied."""
+        return any(rule.deny for _, rule in self._ranges)
+
+    def refusing_address(self, address: Address, port: int) -> list[HostRule]:
+        """All rules that deny a range around an address, or around one that is written in it (G-66)."""
+        if not self._ranges:
+            return []
+        inner = embedded(address) if isinstance(address, ipaddress.IPv6Address) else []
+        return [
+            rule
+            for network, rule in self._ranges
+            if rule.deny and port in rule.ports and any(one in network for one in (address, *inner))
         ]
 
     def name_allowed(self, host: str) -> bool:
@@ -252,6 +280,10 @@ class RuleBook:
             f"{host} is allowed, but not to {method[:32]} {path[:200]}",
             f"see what is allowed there: http://{GATEWAY_HOST}/policy",
         )
+
+
+def _bits(rule: HostRule) -> int:
+    return int(rule.host.rpartition("/")[2])
 
 
 def _patterns(host: str) -> Iterator[str]:

@@ -4,10 +4,12 @@ HOST                      a name, `*.DOMAIN`, `*` or an address, at ports 443 an
 HOST:PORT[,PORT…]         at these ports
 HOST[:PORT]/PATH          requests for this path only; `*` for any part of a segment, `**` for any segments
 METHOD[,METHOD…] RULE     requests with these methods only
+ADDRESS/BITS[:PORT…]      a range of addresses: what is connected to by its address; denied, also what a name leads to
 private:HOST:PORT         a name of the host's own network; `host.corral` is the host itself
 @PRESET                   a list of hosts that Corral knows by name
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ from corral.policy.presets import PRESETS
 
 MAX_RULES = 1024
 _PRIVATE = "private:"
+_RANGE = re.compile(r"\[?(?P<range>[0-9a-fA-F:.]*[:.][0-9a-fA-F:.]*/[0-9]{1,3})\]?(:(?P<ports>[0-9, ]+))?")
 
 
 def parse_rule(text: str) -> HostRule:
@@ -36,8 +39,11 @@ def _parsed(text: str) -> HostRule:
         raise InvalidInput(
             f"{text[:80]!r} is not a rule", "give HOST, HOST:PORT or HOST/PATH, without a scheme"
         )
-    authority, slash, path = rest.partition("/")
-    host, ports = _split_ports(authority)
+    if (found := _RANGE.fullmatch(rest)) is not None:
+        host, ports, slash, path = found["range"], found["ports"] or "", "", ""
+    else:
+        authority, slash, path = rest.partition("/")
+        host, ports = _split_ports(authority)
     rule = HostRule(
         rule_host(host),
         methods=methods,
@@ -66,8 +72,11 @@ def _split_ports(authority: str) -> tuple[str, str]:
 
 
 def rule_host(text: str) -> str:
+    """The host of a rule in canonical form. Raises InvalidInput."""
     if text == "*":
         return text
+    if "/" in text:
+        return str(parse_networks((text,))[0])
     if text.startswith("*."):
         domain = canonical_host(text[2:])
         if literal(domain) is not None:
@@ -78,9 +87,14 @@ def rule_host(text: str) -> str:
 
 def _checked(rule: HostRule) -> HostRule:
     """The rule, or InvalidInput for one that cannot mean anything."""
-    if rule.private and "*" in rule.host:
+    if rule.is_range and rule.inside:
         raise InvalidInput(
-            "a private service must be named exactly", "give `private:NAME:PORT`, without a wildcard"
+            "a range of addresses has no methods and paths", "give ADDRESS/BITS or ADDRESS/BITS:PORT"
+        )
+    if rule.private and ("*" in rule.host or rule.is_range):
+        raise InvalidInput(
+            "a private service must be named exactly",
+            "give `private:NAME:PORT`, without a wildcard or a range",
         )
     if rule.host == HOST_ALIAS and not rule.private and not rule.deny:
         raise InvalidInput(

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from corral.model.approval import MAX_BY, MAX_REASON, Kind, Scope, Status
 from corral.protocol.base import Reply, Request, Text, Time
+from corral.protocol.catalog import BudgetWarning
 
 By = Annotated[
     Text,
@@ -62,10 +63,17 @@ class Deny(Request):
 
 
 class WebhookEvent(Reply):
-    """What is posted to the webhook."""
+    """What is posted to the webhook of approvals."""
 
     event: Literal["approval"] = "approval"
     approval: ApprovalInfo
+
+
+class BudgetWebhookEvent(Reply):
+    """What is posted to the webhook of warnings of budgets."""
+
+    event: Literal["budget"] = "budget"
+    budget: BudgetWarning
 
 
 class WebhookKey(Reply):

@@ -252,6 +252,19 @@ class BudgetAccount(Reply):
     resets_at: Time | None = Field(default=None, description="When the account of a day starts anew.")
 
 
+class BudgetWarning(Reply):
+    """Much of a budget is spent (event `budget`). Money in millionths of a US dollar."""
+
+    scope: Scope
+    window: Window
+    sandbox: str = Field(description="Whose call it was that passed the mark.")
+    name: str
+    percent: int = Field(description="Of the cap: 50, 80 or 95.")
+    cap: int
+    spent: int
+    at: Time
+
+
 class Budget(Reply):
     """The accounts that count a call; it is made only if its worst case fits into all of them."""
 

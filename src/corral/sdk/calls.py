@@ -553,6 +553,18 @@ def budget(ref: str) -> Call[catalog.Budget]:
     return Call(get(url("sandboxes", ref, "budget")), reply(catalog.Budget))
 
 
+def follow_budgets(after: int | None = None, *, wait: bool = True) -> Follow[catalog.BudgetWarning]:
+    """Budgets of which 50, 80 or 95 percent come to be spent, without end; without `wait`, what the daemon remembers after
+    a sequence number. Who follows counts as somebody who may answer approvals.
+    """
+
+    def decode(event: Event) -> catalog.BudgetWarning | None:
+        return parse(catalog.BudgetWarning, event.data) if event.name == "budget" else None
+
+    path = url("events", after=after, follow=None if wait else "false")
+    return Follow(Request("GET", path, accept=EVENTS), decode)
+
+
 def set_budget(
     ref: str, cap: int | str | None, *, daily: bool = False, window: str = "total"
 ) -> Call[catalog.Budget]:

@@ -9,9 +9,10 @@ from corral.engine.ports import ModelPrice
 from corral.model.ids import DEFAULT_TENANT, SandboxId
 from corral.model.usage import Tokens, Usage, UsageTotal
 from corral.store import schema
+from corral.store.prepared import Prepared
 
 _usage, _prices = schema.usage, schema.prices
-_ADD_USAGE = insert(_usage)
+_ADD_USAGE = Prepared(insert(_usage), [column.name for column in _usage.c if column.name != "id"])
 _TOTALS = (
     select(
         _usage.c.model,
@@ -34,7 +35,7 @@ MAX_TEXT = 1024
 
 def add_usage(db: Connection, calls: Sequence[Usage]) -> None:
     """Append calls. What they cost is charged to their accounts by `budgets`, in the same transaction."""
-    db.execute(_ADD_USAGE, [_row(usage) for usage in calls])
+    _ADD_USAGE.each(db, [_row(usage) for usage in calls])
 
 
 def _row(usage: Usage) -> dict[str, Any]:

@@ -1,28 +1,16 @@
-"""What the engine and its gateway say to each other, without I/O.
+"""What the engine and its gateway say to each other. `frames` has the form in which it travels.
 
-The link is one stream socket. A frame is a length of four bytes and a JSON object `{"type": …, fields}`.
-Listening sockets travel beside an `Attach` frame (SCM_RIGHTS), in the order of its `listeners`. The engine
+The link is one stream socket. Listening sockets travel beside an `Attach` (SCM_RIGHTS), in the order of its `listeners`. The engine
 numbers its calls and the gateway answers each with `Done` or `Failed`. The gateway numbers model calls: it asks with
 `Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine acknowledges once it is in the ledger,
 or with `Release` if it was never made. It numbers questions to a person too: `Ask`, which the engine meets with `Asked`
 once it is recorded and with `Answered` at its end; `Withdraw` when nobody waits for the answer any more. And it numbers
 pushes: `OpenSpool` for a file that holds one, `Inspect` to have it read, `CloseSpool` at its end.
-
-The gateway reads hostile bytes all day, so the engine takes nothing from it on trust: sizes are bounded,
-every field is checked for its type, and what does not fit ends the link.
 """
 
-import json
-import typing
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from functools import cache
-from types import UnionType
-from typing import Any
 
-from corral.errors import InvalidInput, TooLarge
 from corral.model.approval import Answer, Question
 from corral.model.binding import Binding
 from corral.model.budget import RateRefusal, Refusal
@@ -459,117 +447,3 @@ Message = (
     | CloseSpool
     | AuditRecord
 )
-
-_KINDS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
-
-
-def encode(message: Message) -> bytes:
-    """A message as a frame."""
-    body = {"type": type(message).__name__, **_plain(message)}
-    data = json.dumps(body, separators=(",", ":")).encode()
-    return len(data).to_bytes(4, "big") + data
-
-
-def decode(data: bytes) -> Message:
-    """The message in a frame's body. Raises InvalidInput for anything that is not exactly one."""
-    try:
-        body = json.loads(data)
-        cls = _KINDS[body.pop("type")]
-        message: Message = _build(cls, body)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidInput(
-            f"a message on the gateway's link is malformed ({type(error).__name__})",
-            "engine and gateway must be of one version: restart the daemon",
-        ) from None
-    return message
-
-
-class Deframer:
-    """Frame bodies out of a stream cut anywhere. Raises TooLarge for a frame over `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        self._buffer = bytearray()
-        self._limit = limit
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes."""
-        self._buffer += data
-        found = []
-        while len(self._buffer) >= 4:
-            size = int.from_bytes(self._buffer[:4], "big")
-            if size > self._limit:
-                raise TooLarge("a message on the gateway's link is too large", "restart the daemon")
-            if len(self._buffer) < 4 + size:
-                break
-            found.append(bytes(self._buffer[4 : 4 + size]))
-            del self._buffer[: 4 + size]
-        return found
-
-
-def _plain(value: Any) -> Any:
-    """A value of a message as JSON can hold it."""
-    if value is None or (isinstance(value, str | int) and not isinstance(value, Enum)):
-        return value
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Secret):
-        return value.reveal()
-    return {name: _plain(getattr(value, name)) for name in _names(value.__class__)}
-
-
-@cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
-
-
-def _build(cls: type, body: Any) -> Any:
-    """An instance of a dataclass from its plain form; missing, unknown and ill-typed fields raise."""
-    builders = _builders(cls)
-    if set(body) != set(builders):
-        raise ValueError("the fields are not those of the message")
-    return cls(**{name: builders[name](value) for name, value in body.items()})
-
-
-@cache
-def _builders(cls: type) -> dict[str, Callable[[Any], Any]]:
-    hints = typing.get_type_hints(cls)
-    return {f.name: _builder(hints[f.name]) for f in fields(cls)}
-
-
-def _builder(hint: Any) -> Callable[[Any], Any]:
-    """A function from the plain form of a type to its value."""
-    hint = getattr(hint, "__supertype__", hint)
-    if isinstance(hint, UnionType):
-        given = _builder(typing.get_args(hint)[0])
-        return lambda value: None if value is None else given(value)
-    if typing.get_origin(hint) is tuple:
-        item = _builder(typing.get_args(hint)[0])
-        return lambda value: tuple(item(part) for part in _exactly(list, value))
-    if isinstance(hint, type) and is_dataclass(hint):
-        return lambda value: _build(hint, _exactly(dict, value))
-    if hint is datetime:
-        return _aware
-    if hint is Secret:
-        return lambda value: Secret(_exactly(str, value))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return lambda value: hint(value)
-    if hint in (str, int, bool):
-        return lambda value: _exactly(hint, value)
-    raise TypeError(f"messages hold no {hint}")
-
-
-def _exactly(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise ValueError(f"a value is not of type {kind.__name__}")
-    return value
-
-
-def _aware(value: Any) -> datetime:
-    moment = datetime.fromisoformat(_exactly(str, value))
-    if moment.tzinfo is None:
-        raise ValueError("a time has no zone")
-    return moment

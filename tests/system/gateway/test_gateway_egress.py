@@ -561,6 +561,47 @@ async def test_a_policy_changes_under_open_connections(world: World) -> None:
     again[1].close()
 
 
+async def test_ranges_hold_for_addresses_and_for_what_names_lead_to(world: World) -> None:
+    """G-62, G-67, G-305: denied, a range shuts names that are allowed; allowed, it opens addresses and no name."""
+    await world.outside.serve(80, answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), tls=False)
+    await world.outside.serve(443, echo, tls=True)
+    subnet = f"10.213.{os.getpid() % 250}"
+    names = (HostRule("allowed.test"), HostRule("mixed.test"))
+
+    async def get(host: str, address: str) -> bytes:
+        request = f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        return (await world.http(address, request.encode()))[9:12]
+
+    async def hold(*rules: HostRule) -> None:
+        await world.bed.client.set_policy(world.sandbox, EgressPolicy(rules, (f"{subnet}.0/30",)), [])
+
+    await hold(*names)
+    stand_in = await world.address("allowed.test")
+    assert await get("allowed.test", stand_in) == b"200"
+    assert await get(world.outside.address, world.outside.address) == b"403"
+
+    await hold(*names, HostRule("*"), HostRule(f"{subnet}.0/24", deny=True))
+    assert await get("allowed.test", stand_in) == b"403"
+    assert await get("mixed.test", await world.address("mixed.test")) == b"403"
+    sock = await world.connect(stand_in, 443)
+    with pytest.raises(ssl.SSLError):
+        await asyncio.open_connection(
+            sock=sock, ssl=world.outside.client_context(), server_hostname="allowed.test"
+        )
+    assert await get(world.outside.address, world.outside.address) == b"403"
+
+    await hold(HostRule(f"{subnet}.0/24"))
+    assert await get(world.outside.address, world.outside.address) == b"200"
+    assert await get("allowed.test", stand_in) == b"403"
+    context = world.outside.client_context()
+    context.check_hostname = False
+    sock = await world.connect(world.outside.address, 443)
+    reader, writer = await asyncio.open_connection(sock=sock, ssl=context, server_hostname="")
+    writer.write(b"by its address")
+    assert await reader.readexactly(14) == b"by its address"
+    writer.close()
+
+
 async def test_what_is_reached_by_learning_alone_is_recorded_as_that(world: World) -> None:
     """G-317."""
     await world.outside.serve(443, echo, tls=True)

@@ -1,5 +1,7 @@
 """Rules as they are written, and what they match: methods, paths, presets, denials, bound secrets."""
 
+import ipaddress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,10 @@ def asked(rules: RuleBook, host: str, method: str, path: str, port: int = 443) -
         ("get,HEAD api.test:8443/v1/**", HostRule("api.test", (8443,), ("GET", "HEAD"), ("/v1/**",))),
         ("private:db.internal:5432", HostRule("db.internal", (5432,), private=True)),
         ("private:host.corral:11434", HostRule("host.corral", (11434,), private=True)),
+        ("9.9.9.0/24", HostRule("9.9.9.0/24")),
+        ("9.9.9.9/32:8443", HostRule("9.9.9.9/32", (8443,))),
+        ("[2620:fe::/48]:8443", HostRule("2620:fe::/48", (8443,))),
+        ("9.9.9.9/v1", HostRule("9.9.9.9", paths=("/v1",))),
     ],
 )
 def test_rules_are_read_and_written(text: str, rule: HostRule) -> None:
@@ -45,7 +51,7 @@ def test_rules_are_read_and_written(text: str, rule: HostRule) -> None:
     "text",
     [
         "G{T api.test", "CONNECT api.test", "api.test/../x", "api.test/a?b", "api.test/%zz", "api.test/%2e%2e/",
-        "private:*.internal:80", "host.corral:80", " ", "@", "https://api.test",
+        "private:*.internal:80", "private:10.0.0.0/8:80", "host.corral:80", "9.9.9.9/24", "9.9.9.0/33", "GET 9.9.9.0/24", " ", "@", "https://api.test",
     ],
 )  # fmt: skip
 def test_rules_that_mean_nothing_are_refused(text: str) -> None:
@@ -172,3 +178,30 @@ def test_bindings_that_cannot_hold_are_refused(binding: Binding) -> None:
     """G-52, G-310."""
     with pytest.raises(InvalidInput):
         checked_binding(binding)
+
+
+def test_a_range_allows_addresses_and_no_name() -> None:
+    rules = book("9.9.0.0/16:8443", "9.9.9.0/24", "::9:0/112")
+    for host, port, answer in (
+        ("9.9.9.9", 443, "yes"),
+        ("9.9.9.9", 8443, "port-not-allowed"),
+        ("9.9.1.1", 8443, "yes"),
+        ("9.8.1.1", 443, "address-literal"),
+        ("::9:1", 443, "yes"),
+        ("example.org", 443, "host-not-allowed"),
+    ):
+        assert asked(rules, host, "GET", "/", port) == answer, host
+    assert not rules.judges_addresses
+
+
+def test_a_denied_range_beats_what_allows_and_holds_for_what_a_name_leads_to() -> None:
+    """G-305; G-66: an address may be written in another."""
+    rules = book("*", "9.9.9.9", "9.9.0.0/16", deny=("9.9.9.0/24", "64:ff9b:1::/48"))
+    assert asked(rules, "9.9.9.9", "GET", "/") == "denied-by-rule"
+    assert asked(rules, "9.9.8.8", "GET", "/") == "yes"
+    assert asked(rules, "example.org", "GET", "/") == "yes"
+    assert rules.judges_addresses
+    for address, denied in (("9.9.9.1", True), ("9.9.8.1", False), ("64:ff9b::909:909", True), ("::ffff:9.9.9.9", True),
+                            ("64:ff9b:1::1", True), ("2001:db8::1", False)):  # fmt: skip
+        assert bool(rules.refusing_address(ipaddress.ip_address(address), 443)) is denied, address
+    assert rules.refusing_address(ipaddress.ip_address("9.9.9.1"), 8443) == []

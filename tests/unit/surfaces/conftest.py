@@ -29,7 +29,7 @@ from corral.model.approval import Scope as Reach
 from corral.model.audit import AuditCheck, AuditEntry
 from corral.model.binding import Binding
 from corral.model.egress import EgressPolicy, HostRule
-from corral.model.events import ApprovalEvent, LifecycleEvent
+from corral.model.events import ApprovalEvent, BudgetEvent, LifecycleEvent
 from corral.model.events import Event as Told
 from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, LayerDigest, ProcessId, SandboxId, TemplateId, TenantId
@@ -457,6 +457,7 @@ class FakeBudgets:
         self.caps: dict[tuple[budget.Scope, budget.Window], int | None] = {}
         self.of: list[TenantId] = []
         self.rates: dict[str | None, budget.Rates] = {}
+        self.warned: list[budget.Warned] = []
 
     def _balances(self, *scopes: budget.Scope) -> list[budget.Balance]:
         tomorrow = datetime(2026, 1, 3, tzinfo=UTC)
@@ -744,6 +745,8 @@ class FakeEngine:
         if after == 1:  # as a client of approvals asks
             async for approval in self.approvals.follow():
                 yield approval
+        for warned in self.budgets.warned:
+            yield BudgetEvent(1, "box\x1b[2J", warned, NOW)
         async for event in self.sandboxes.events(tenant, after):
             yield event
 

@@ -18,8 +18,9 @@ from corral.cli.main import COMMANDS, Commands, cli
 from corral.cli.output import clean
 from corral.cli.values import Duration, Size, variables
 from corral.errors import CorralError, InvalidInput, all_errors
-from corral.model.budget import Scope, Window
+from corral.model.budget import Scope, Warned, Window
 from corral.model.grants import Alias, ModelRules
+from corral.model.ids import DEFAULT_TENANT, SandboxId
 from corral.sdk.client import Client
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
@@ -621,6 +622,20 @@ def test_ps_shows_steps_of_corrals_own_work_when_asked(corral: Any, box: str) ->
     corral("exec", "--detach", box, "--", "hang")
     assert [line.split()[0] for line in corral("ps", box).out.splitlines()] == ["ID", "2"]
     assert [line.split()[0] for line in corral("ps", "-a", box).out.splitlines()] == ["ID", "1", "2"]
+
+
+def test_warnings_of_budgets_are_shown(corral: Any, engine: Any) -> None:
+    id = SandboxId("0" * 16)
+    engine.budgets.warned = [
+        Warned(Scope.SANDBOX, Window.TOTAL, 80, 10_000_000, 8_500_000, DEFAULT_TENANT, id),
+        Warned(Scope.TENANT, Window.DAY, 50, 20_000_000, 10_000_000, DEFAULT_TENANT, id),
+    ]
+    at = "2026-01-02T03:04:05+00:00"
+    assert corral("budget", "warnings").out.splitlines() == [
+        f"{at}  80 % of the budget of box\\x1b[2J in all: $8.50 of $10.00",
+        f"{at}  50 % of the budget of the tenant, by box\\x1b[2J today: $10.00 of $20.00",
+    ]
+    assert json.loads(corral("budget", "warnings", "--json").out.splitlines()[0])["percent"] == 80
 
 
 def test_budgets_are_shown_and_set(corral: Any, engine: Any) -> None:

@@ -12,8 +12,9 @@ from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import metadata_filter, page_of
 from corral.api.e2b.names import parse_reference
-from corral.api.e2b.network import allowed_hosts
+from corral.api.e2b.network import Egress, egress_of
 from corral.api.e2b.process import end_event
+from corral.engine.plan import egress_policy
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.process import Exit
 from corral.protocol.e2b.sandboxes import Network, NewSandbox, SandboxReply
@@ -97,10 +98,41 @@ def test_other_template_references_are_refused(text: str, status: int) -> None:
 
 
 def test_network_options_that_can_be_kept() -> None:
-    assert allowed_hosts(None, None) == ("*",)
-    assert allowed_hosts(False, None) == ()
+    assert egress_of(None, None) == Egress(("*",))
+    assert egress_of(False, None) == Egress(())
     only = Network(deny_out=["0.0.0.0/0"], allow_out=["example.org", "*.example.com"])
-    assert allowed_hosts(None, only) == ("example.org", "*.example.com")
+    assert egress_of(None, only) == Egress(("example.org", "*.example.com"))
+
+
+@pytest.mark.parametrize(
+    ("options", "egress"),
+    [
+        (Network(deny_out=["8.8.8.8"]), Egress(("*",), ("8.8.8.8/32",))),
+        (Network(deny_out=["2001:db8::/32"]), Egress(("*",), ("2001:db8::/32",))),
+        (Network(deny_out=["0.0.0.0/0"], allow_out=["1.1.1.1", "9.9.9.0/24"]), Egress(("1.1.1.1/32", "9.9.9.0/24"))),
+        (Network(deny_out=["0.0.0.0/0"], allow_out=["0.0.0.0/0"]), Egress(("*", "0.0.0.0/0"))),
+        # What is allowed goes first.
+        (
+            Network(deny_out=["8.8.8.0/30"], allow_out=["8.8.8.1"]),
+            Egress(("*", "8.8.8.1/32"), ("8.8.8.0/32", "8.8.8.2/31")),
+        ),
+        (Network(deny_out=["8.8.8.8"], allow_out=["8.8.0.0/16", "::1:0/112"]), Egress(("*", "8.8.0.0/16", "::1:0/112"))),
+    ],
+)  # fmt: skip
+def test_ranges_of_addresses(options: Network, egress: Egress) -> None:
+    found = egress_of(None, options)
+    assert (found.allow, sorted(found.deny)) == (egress.allow, sorted(egress.deny))
+    assert len(egress_policy(found.allow, found.deny).rules) == len(found.allow) + len(found.deny)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["private:host.corral:22", "private:db.internal:5432", "GET example.org", "@npm", "a/b", "a:1", "", " "],
+)
+def test_what_only_rules_of_corral_say_is_no_domain(item: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        egress_of(False, Network(allow_out=[item]))
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
@@ -108,14 +140,13 @@ def test_network_options_that_can_be_kept() -> None:
     [
         (Network(allow_out=["example.org"]), 400),
         (Network(deny_out=["example.org"]), 400),
-        (Network(deny_out=["1.1.1.1"]), 501),
-        (Network(deny_out=["0.0.0.0/0"], allow_out=["10.0.0.0/8"]), 501),
+        (Network(deny_out=["0.0.0.0/0"], allow_out=["0.0.0.0"]), 400),
         (Network(rules={"example.org": []}), 501),
     ],
 )
 def test_network_options_that_cannot_be_kept_are_refused(options: Network, status: int) -> None:
     with pytest.raises(Refusal) as caught:
-        allowed_hosts(None, options)
+        egress_of(None, options)
     assert caught.value.status == status
 
 

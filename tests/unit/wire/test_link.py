@@ -17,7 +17,7 @@ from corral.model.grants import Alias, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
-from corral.wire import link
+from corral.wire import frames, link
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SANDBOX, TENANT = SandboxId("0" * 16), TenantId("default")
@@ -62,26 +62,26 @@ MESSAGES: list[link.Message] = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_messages_come_back_as_they_were(message: link.Message) -> None:
-    assert link.decode(link.encode(message)[4:]) == message
+    assert frames.decode(frames.encode(message)[4:]) == message
 
 
 @given(st.lists(st.integers(1, 100), max_size=60))
 def test_frames_cut_anywhere(cuts: list[int]) -> None:
-    stream = b"".join(link.encode(message) for message in MESSAGES)
-    deframer, found = link.Deframer(link.MAX_FRAME), []
+    stream = b"".join(frames.encode(message) for message in MESSAGES)
+    deframer, found = frames.Deframer(link.MAX_FRAME), []
     for cut in cuts:
         found += deframer.feed(stream[:cut])
         stream = stream[cut:]
     found += deframer.feed(stream)
-    assert [link.decode(body) for body in found] == MESSAGES
+    assert [frames.decode(body) for body in found] == MESSAGES
 
 
 def test_frames_are_bounded() -> None:
     with pytest.raises(TooLarge):
-        link.Deframer(10).feed(b"\0\0\0\x0b")
+        frames.Deframer(10).feed(b"\0\0\0\x0b")
 
 
-GOOD = json.loads(link.encode(MESSAGES[11])[4:])
+GOOD = json.loads(frames.encode(MESSAGES[11])[4:])
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ GOOD = json.loads(link.encode(MESSAGES[11])[4:])
 )  # fmt: skip
 def test_a_message_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
-        link.decode(json.dumps({**GOOD, **change}).encode())
+        frames.decode(json.dumps({**GOOD, **change}).encode())
 
 
 @given(st.binary(max_size=200))
 def test_noise_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput):
-        link.decode(data)
+        frames.decode(data)
 
 
 def test_an_audit_record_shows_what_it_has() -> None:

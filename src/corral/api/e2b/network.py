@@ -4,33 +4,68 @@ E2B allows what is not denied; Corral denies what is not allowed. What both can 
 is refused rather than dropped, since a rule that is not kept is worse than none.
 """
 
-import ipaddress
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from corral.api.e2b.failures import Refusal, not_supported
+from corral.engine.plan import MAX_ALLOW
 from corral.protocol.e2b.base import ENVD_PORT
 from corral.protocol.e2b.sandboxes import Network
 
-ALL = "0.0.0.0/0"
+Range = IPv4Network | IPv6Network
+_ALL = IPv4Network("0.0.0.0/0")
+_DOMAIN = re.compile(r"\*|(\*\.)?[\w\-]+(\.[\w\-]+)*\.?")
 _HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:([0-9]{1,5}|\$\{PORT\}))?")
 
 
-def allowed_hosts(internet: bool | None, network: Network | None) -> tuple[str, ...]:
-    """Hosts that the sandbox may reach: all, or those of `allowOut` where all others are denied. Raises Refusal."""
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """What a sandbox may reach, as rules of Corral's."""
+
+    allow: tuple[str, ...]
+    deny: tuple[str, ...] = ()
+
+
+def egress_of(internet: bool | None, network: Network | None) -> Egress:
+    """All but what `denyOut` holds, or only what `allowOut` holds where all else is denied. Raises Refusal."""
     options = network or Network()
     _refuse_unknown(options)
+    allowed = options.allow_out or []
     denied = [_denied(item) for item in options.deny_out or []]
-    all_denied = internet is False or ALL in denied
-    named = [item for item in options.allow_out or [] if not _is_range(item)]
-    if named and not all_denied:
-        raise Refusal(400, f"allowOut with domains needs ALL_TRAFFIC ({ALL}) in denyOut")
-    if not all_denied:
-        if denied:
-            raise not_supported("denying some ranges and allowing all others", f"deny {ALL}, and allow hosts")
-        return ("*",)
-    if ALL in (options.allow_out or []):
-        return ("*",)
-    return tuple(_allowed(item) for item in options.allow_out or [])
+    ranges = [_allowed(item) for item in allowed if _is_range(item)]
+    names = [_name(item) for item in allowed if not _is_range(item)]
+    all_denied = internet is False or _ALL in denied
+    if names and not all_denied:
+        raise Refusal(400, f"allowOut with domains needs ALL_TRAFFIC ({_ALL}) in denyOut")
+    if _ALL in ranges:
+        return Egress(("*", *_texts(ranges)))
+    if all_denied:
+        return Egress((*names, *_texts(ranges)))
+    return Egress(("*", *_texts(ranges)), _texts(_without(denied, ranges)))
+
+
+def _without(denied: Sequence[Range], allowed: Sequence[Range]) -> list[Range]:
+    """What is left of denied ranges: in E2B what is allowed goes first, in Corral what is denied."""
+    left = list(denied)
+    for one in allowed:
+        left = [part for item in left for part in _minus(item, one)]
+        if len(left) > MAX_ALLOW:
+            raise Refusal(400, "allowOut takes too many pieces out of denyOut")
+    return left
+
+
+def _minus(item: Range, one: Range) -> list[Range]:
+    if item.version != one.version or not item.overlaps(one):
+        return [item]
+    if item.prefixlen >= one.prefixlen:
+        return []
+    if isinstance(item, IPv4Network) and isinstance(one, IPv4Network):
+        return list(item.address_exclude(one))
+    if isinstance(item, IPv6Network) and isinstance(one, IPv6Network):
+        return list(item.address_exclude(one))
+    return [item]
 
 
 def check_ingress(network: Network, *, secured: bool) -> None:
@@ -48,29 +83,40 @@ def _refuse_unknown(options: Network) -> None:
     if options.rules:
         raise not_supported("network.rules", "keep credentials in the vault: `corral secret add`")
     if options.egress_proxy:
-        raise not_supported("network.egressProxy")
+        raise not_supported(
+            "network.egressProxy", "sandboxes go out through the host's own proxy, if it has one"
+        )
     if options.dns_servers:
         raise not_supported("network.dnsServers", "names are resolved by the host")
 
 
-def _denied(item: str) -> str:
+def _denied(item: str) -> Range:
     try:
-        return str(ipaddress.ip_network(item, strict=False))
+        return ip_network(item, strict=False)
     except ValueError:
         raise Refusal(400, f"invalid denied CIDR {item[:80]}") from None
 
 
 def _is_range(item: str) -> bool:
     try:
-        ipaddress.ip_network(item, strict=False)
+        ip_network(item, strict=False)
     except ValueError:
         return False
     return True
 
 
-def _allowed(item: str) -> str:
+def _allowed(item: str) -> Range:
     if item in ("0.0.0.0", "::"):  # noqa: S104 - an address to refuse, not to bind
         raise Refusal(400, f"invalid allowed address {item}")
-    if "/" in item:
-        raise not_supported("a range of addresses in allowOut", "allow hosts by name or address")
+    return ip_network(item, strict=False)
+
+
+def _name(item: str) -> str:
+    """A domain as E2B writes it: what a rule of Corral's can say beyond that is not a tenant's to say here."""
+    if not _DOMAIN.fullmatch(item):
+        raise Refusal(400, f"invalid allowed domain {item[:80]}")
     return item
+
+
+def _texts(ranges: Sequence[Range]) -> tuple[str, ...]:
+    return tuple(map(str, ranges))

@@ -18,9 +18,9 @@ from corral.api.e2b.states import WITH_MEMORY
 from corral.api.e2b.wake import wake
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
-from corral.model.egress import HostRule
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox
+from corral.policy.rules import rule_text
 from corral.protocol.e2b import sandboxes as wire
 
 
@@ -139,17 +139,12 @@ def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateReque
         user=spec.user,
         workdir=spec.workdir,
         ttl=timeout,
-        allow=tuple(rule_text(rule) for rule in spec.egress.rules),
+        allow=tuple(rule_text(rule) for rule in spec.egress.rules if not rule.deny),
+        deny=tuple(rule_text(rule) for rule in spec.egress.rules if rule.deny),
         secrets=spec.secrets,
         expiry=spec.expiry,
         attributes={**idempotency.without_key(spec.attributes), shapes.TIMEOUT: str(timeout)},
     )
-
-
-def rule_text(rule: HostRule) -> str:
-    """A rule as a caller would write it."""
-    host = f"[{rule.host}]" if ":" in rule.host else rule.host
-    return f"{host}:{','.join(map(str, rule.ports))}"
 
 
 async def _child(call: Call, request: CreateRequest) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
 from corral.api.e2b.listing import key_of, matching, page_of
 from corral.api.e2b.names import alias_of, parse_reference
-from corral.api.e2b.network import allowed_hosts, check_ingress
+from corral.api.e2b.network import check_ingress, egress_of
 from corral.api.e2b.references import find_template, next_token, template_ids
 from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
@@ -73,12 +73,14 @@ async def _create_new(
     timeout = checked_timeout(default_timeout if body.timeout is None else body.timeout)
     _check_options(body)
     template = await _wanted_template(call, body.template_id)
+    egress = egress_of(body.allow_internet_access, body.network)
     request = CreateRequest(
         template=BASE if template is None else template.id,
         env=body.env_vars or {},
         labels=body.metadata or {},
         ttl=timeout,
-        allow=allowed_hosts(body.allow_internet_access, body.network),
+        allow=egress.allow,
+        deny=egress.deny,
         expiry=_expiry(body),
         isolation=_isolation(call),
         attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
@@ -196,7 +198,8 @@ async def set_network(call: Call) -> Response:
     """Replace what a sandbox may reach."""
     sandbox = call.sandbox()
     body = await call.body(wire.NetworkUpdate)
-    policy = egress_policy(allowed_hosts(body.allow_internet_access, body))
+    egress = egress_of(body.allow_internet_access, body)
+    policy = egress_policy(egress.allow, egress.deny)
     if sandbox.state is not State.RUNNING:
         raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
     await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy)
