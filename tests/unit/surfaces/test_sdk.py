@@ -219,6 +219,7 @@ def test_every_route_has_an_operation_in_the_client(app: Any) -> None:
         "get_disk": "disk",
         "prune_disk": "prune",
         "get_grant": "grant",
+        "get_models": "models",
         "get_rates": "rates",
         "get_tenant_rates": "tenant_rates",
     }
