@@ -1,10 +1,11 @@
 """Which repository and service a request for git means, decided on values alone."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from corral.errors import InvalidInput
 from corral.model.git import Access, RepoGrant
@@ -15,7 +16,10 @@ FOLDING_HOSTS = frozenset({"github.com", "gitlab.com", "bitbucket.org", "codeber
 """Forges for which upper and lower case are the same in a repository's name (G-234)."""
 PREFIX = "/git/"
 
-_SEGMENT = re.compile(r"[A-Za-z0-9_~+@.-]{1,255}")
+_SEGMENT = re.compile(r"(?:[A-Za-z0-9_~+@.-]|%[0-9A-F]{2}){1,255}")
+_LOWER_HEX = re.compile(r"%[0-9a-fA-F]{2}")
+_PLAIN, _ENCODED = "~+@", " !&'(),"
+"""What stands as it is in a segment besides letters, digits and `_.-`, and what of ASCII may stand encoded."""
 _MAX_SEGMENTS = 20
 _LOCK_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TRANSFER = re.compile(r"[0-9a-f]{32}")
@@ -62,8 +66,10 @@ class BadRoute:
 
 
 def repo_path(text: str) -> str:
-    """A repository's path without slashes around it and `.git` at its end. Raises InvalidInput (G-234)."""
-    path = text.strip("/").removesuffix(".git")
+    """A repository's path as it is compared: without slashes around it and `.git` at its end, encoded as in a URL where
+    that is needed and nowhere else. Raises InvalidInput (G-234).
+    """
+    path = _LOWER_HEX.sub(lambda found: found[0].upper(), text.strip("/").removesuffix(".git"))
     segments = path.split("/")
     if not 1 <= len(segments) <= _MAX_SEGMENTS or not all(_is_segment(one) for one in segments):
         raise InvalidInput(f"{text[:80]!r} is not the path of a repository", _REPO_TEXT)
@@ -72,7 +78,25 @@ def repo_path(text: str) -> str:
 
 def _is_segment(text: str) -> bool:
     # A name that begins with a dash is an option to whatever program gets to see it.
-    return _SEGMENT.fullmatch(text) is not None and text not in (".", "..", ".git") and text[0] != "-"
+    plain = _SEGMENT.fullmatch(text) is not None and text not in (".", "..", ".git") and text[0] != "-"
+    return plain and ("%" not in text or _is_encoded(text))
+
+
+def _is_encoded(text: str) -> bool:
+    """Whether a segment with escapes is the one way to write a name, and that no server could take for more than one
+    segment or another's (G-234).
+    """
+    try:
+        name = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    odd = [c for c in name if not (c in _PLAIN or c in _ENCODED or c in "_.-" or c.isalnum())]
+    return (
+        not odd
+        and name == name.strip()
+        and quote(name, safe=_PLAIN) == text
+        and unicodedata.normalize("NFKC", name) == name
+    )
 
 
 def authority(text: str) -> str:
@@ -126,8 +150,6 @@ def find_grant(grants: Iterable[RepoGrant], host: str, path: str) -> RepoGrant |
 
 def route(method: str, path: str, query: str) -> Route | BadRoute:
     """What a request to `/git/HOST/PATH…` means (G-231, G-232). `path` is raw: nothing in it is decoded."""
-    if "%" in path:
-        return BadRoute("a git URL with encoded characters is not served")
     text, _, rest = path.removeprefix(PREFIX).partition("/")
     try:
         host = authority(text)

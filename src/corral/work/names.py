@@ -1,7 +1,7 @@
 """Names of branches, repositories and remotes: what is accepted, and what is made of them. No I/O."""
 
 import re
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from corral.errors import InvalidInput
 
@@ -53,6 +53,8 @@ def is_object_id(text: str) -> bool:
 def directory_name(source: str) -> str:
     """The directory that a clone of `source`, a path or a URL, is put into."""
     last = source.rstrip("/").rpartition("/")[2]
+    if "://" in source:
+        last = unquote(last)
     name = _UNSAFE_IN_NAME.sub("-", last.removesuffix(".git")).strip("-.")
     return name[:100].rstrip("-.") or "repo"
 

@@ -17,6 +17,10 @@ from corral.policy.repos import BadRoute, Route, Service, find_grant, grant, par
         ("git.test:8443/A/b/c:read", RepoGrant("git.test:8443", "A/b/c")),
         ("git.test:443/a", RepoGrant("git.test", "a")),
         ("git.test/~me/x.wiki.git", RepoGrant("git.test", "~me/x.wiki")),
+        (
+            "dev.test/o/My%20App%20%282%29/_git/r%C3%a9",
+            RepoGrant("dev.test", "o/My%20App%20%282%29/_git/r%C3%A9"),
+        ),
     ],
 )
 def test_what_is_granted(text: str, expected: RepoGrant) -> None:
@@ -33,6 +37,18 @@ def test_what_is_no_repository(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["a%2Fb", "a%5cb", "%2e%2e", "a%00", "a%0a", "%61", "a%25", "a%", "a%2", "a%C3", "a%3fb", "a%23b", "%20", "a%20",
+             "a%EF%BC%8Fb", "%EF%BC%8E%EF%BC%8E", "a%E2%80%AEb", "%EF%BD%81"]
+)  # fmt: skip
+def test_an_escape_stands_for_nothing_that_a_server_could_read_otherwise(name: str) -> None:
+    """G-234: no separators, dots, controls or wide forms of these, and nothing that needs no escape."""
+    for text in (f"g.test/{name}/b", f"g.test/a/{name}"):
+        with pytest.raises(InvalidInput):
+            parse_repo(text)
+    assert isinstance(route("POST", f"/git/g.test/a/{name}/git-upload-pack", ""), BadRoute)
+
+
+@pytest.mark.parametrize(
     ("method", "rest", "query", "service", "path"),
     [
         ("GET", "a/b/info/refs", "service=git-upload-pack", Service.READ_REFS, "a/b"),
@@ -42,6 +58,7 @@ def test_what_is_no_repository(text: str) -> None:
         ("POST", "a/b.git/info/lfs/objects/batch", "", Service.LFS_BATCH, "a/b.git"),
         ("POST", "a/b.git/info/lfs/locks/17/unlock", "", Service.LFS_LOCK, "a/b.git"),
         ("GET", "a/b/info/lfs/locks", "path=x&limit=1", Service.LFS_LOCKS, "a/b"),
+        ("POST", "o/My%20App/_git/r/git-receive-pack", "", Service.PUSH, "o/My%20App/_git/r"),
     ],
 )
 def test_what_is_served(method: str, rest: str, query: str, service: Service, path: str) -> None:
@@ -67,6 +84,10 @@ def test_what_is_served(method: str, rest: str, query: str, service: Service, pa
         ("POST", "a/../b/git-upload-pack", ""),
         ("POST", "a//b/git-upload-pack", ""),
         ("POST", "a%2f..%2fb/git-upload-pack", ""),
+        ("POST", "a/%2e%2e/b/git-upload-pack", ""),
+        ("POST", "a/b%2fgit-receive-pack", ""),
+        ("POST", "a/b/git%2Dupload-pack", ""),
+        ("POST", "%61/b/git-upload-pack", ""),
         ("POST", "a/./git-upload-pack", ""),
         ("POST", "git-upload-pack", ""),
         ("POST", "a/b/info/lfs/../../git-receive-pack", ""),
@@ -84,6 +105,8 @@ def test_the_case_of_names_is_the_forges_matter() -> None:
     assert find_grant(grants, "git.test", "o/r") is None
     assert find_grant(grants, "github.com", "o/r.wiki.git") is None
     assert find_grant(grants, "github.com", "o/r/x") is None
+    encoded = [grant("git.test", "o/My%20App", Access.READ)]
+    assert find_grant(encoded, "git.test", "o/My%20App.git") is encoded[0]
 
 
 def test_a_host_that_is_open_anyway_is_rewritten_for_its_granted_repositories_only() -> None:
