@@ -1,7 +1,9 @@
 """Git in real sandboxes of both isolations, through a real gateway, with pushes read in a sandbox of their own."""
 
+import asyncio
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -10,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.conftest import Daemon
+from tests.system.gateway.gitbed import make_repository
+from tests.system.gateway.githubapp import APP, FakeGitHub
 
 from corral import Client, Sandbox
+from corral.testing.git_server import GitServer, serving
 
 TOKEN = "git-canary-fedcba9876543210"
 
@@ -126,6 +132,58 @@ def test_a_private_repository_from_clone_to_push(client: Client, forge: Forge, i
     assert forge.refs()["refs/heads/corral/gitbox"] == head
     assert [item.name for item in client.list_sandboxes()] == ["gitbox"]
     assert TOKEN not in inside(box, "env; cat ~/app/.git/config /etc/gitconfig ~/.gitconfig 2>&1")[1]
+
+
+@pytest.fixture
+def github(tmp_path: Path, daemon: Daemon) -> Iterator[tuple[FakeGitHub, str]]:
+    """A server of GitHub's kind on loopback, and its host; the App's key is the secret `ours`."""
+    make_repository(tmp_path)
+    server = GitServer(tmp_path)
+    fake = FakeGitHub(server, rsa.generate_private_key(65537, 2048))
+    server.override = fake.serve
+    ready: queue.SimpleQueue[tuple[int, asyncio.AbstractEventLoop]] = queue.SimpleQueue()
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(server) as port:
+            ready.put((port, asyncio.get_running_loop()))
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    port, loop = ready.get(timeout=60)
+    key = tmp_path / "app.pem"
+    key.touch(0o600)
+    key.write_text(json.loads(fake.document())["key"])
+    base = f"http://localhost:{port}"
+    try:
+        daemon.cli("secret", "add", "ours", "--app", APP, "--base-url", base, "--from-file", str(key))
+        yield fake, f"localhost:{port}"
+    finally:
+        daemon.cli("secret", "rm", "ours", check=False)
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+@pytest.mark.root
+def test_a_github_app_from_clone_to_pull_request(
+    client: Client, daemon: Daemon, github: tuple[FakeGitHub, str]
+) -> None:
+    """The clone, the reading of the push, the push and the pull request go by tokens for one repository (G-235)."""
+    fake, host = github
+    box = Sandbox.create(
+        client=client, name="appbox", repo=f"https://{host}/team/app.git", branch="auto", git_repos=(f"{host}/team/app:write",)
+    )  # fmt: skip
+    code, text = inside(
+        box, "cd ~/app && echo x > new && git add -A && git commit -qm new && git push origin HEAD 2>&1"
+    )
+    assert code == 0, text
+    shown = daemon.cli("pr", "appbox", "--title", "Title").stdout
+    kinds = [body["permissions"] for body in fake.tokens.values()]
+    assert [kind["contents"] for kind in kinds] == ["read", "write", "read"]
+    assert [kind.get("pull_requests") for kind in kinds] == [None, None, "write"]
+    for secret in (*fake.tokens, *fake.statements):
+        assert secret not in text + shown
 
 
 @pytest.mark.root
