@@ -13,7 +13,7 @@ from corral.model.binding import Binding
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
 from corral.policy.bindings import complete_binding
-from corral.wire.githubapp import App
+from corral.wire.githubapp import App, mark
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,9 @@ class Secrets:
             if broken.tenant == tenant:
                 raise broken.error
         for kept in opened.whole:
-            if kept.tenant == tenant:
+            if kept.tenant == tenant and kept.form is SecretForm.GITHUB_APP:
+                found[kept.name] = Secret(mark(kept.value.reveal()))
+            elif kept.tenant == tenant:
                 found[kept.name] = kept.value
                 presented = await self._presented(kept, anew=False)
                 if presented is not None and presented.value.reveal() != kept.value.reveal():

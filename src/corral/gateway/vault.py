@@ -9,8 +9,10 @@ from corral.gateway.box import Box
 from corral.gateway.inject import Bound
 from corral.gateway.redact import Forms
 from corral.model.ids import TenantId
+from corral.model.secrets import SecretForm
 from corral.policy.bindings import checked_binding, parts_of
 from corral.policy.egress import MODEL_HOSTS, literal
+from corral.wire import githubapp
 from corral.wire.link import SecretSpec
 
 
@@ -83,4 +85,6 @@ def _credential(spec: SecretSpec) -> Credential:
             f"the base URL of secret {spec.name!r} is not valid", "use http:// or https://, a host and a path"
         )
     value = spec.value.reveal()
+    if spec.form is SecretForm.GITHUB_APP:
+        value = githubapp.mark(value)
     return Credential(spec, Forms(value, spec.name), (value,))

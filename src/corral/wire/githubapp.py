@@ -23,6 +23,7 @@ from corral.wire.forges import ForgeAnswer, ForgeCall, github_api, message_of
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{20,1024}")
 _MIN_BITS = 2048
+_LINES = 8
 _EARLIER = timedelta(seconds=60)
 """So far GitHub's clock may be behind."""
 _GOOD_FOR = timedelta(minutes=9)
@@ -57,6 +58,8 @@ class App:
             raise InvalidInput("this is not the key of a GitHub App", _HINT) from None
         if not isinstance(key, rsa.RSAPrivateKey) or key.key_size < _MIN_BITS:
             raise InvalidInput("the key of a GitHub App is an RSA key", _HINT)
+        if len(pem.split("\n")) < _LINES:
+            raise InvalidInput("the key of the GitHub App is not in lines", _HINT)
         if not isinstance(id, str) or not _ID.fullmatch(id):
             raise InvalidInput("the id of the GitHub App is not valid", _HINT)
         return cls(id, key)
@@ -71,6 +74,13 @@ class App:
         signed = f"{_part({'alg': 'RS256', 'typ': 'JWT'})}.{_part(claims)}"
         signature = self.key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{signed}.{_base64(signature)}"
+
+
+def mark(text: str) -> str:
+    """A line of the key that `text` (as for `App.parse`) holds, by which a copy of it is found wherever it is."""
+    lines = [line.strip() for line in str(json.loads(text)["key"]).splitlines()]
+    # Not the first one, which all keys of a size begin with.
+    return [line for line in lines if line and not line.startswith("-----")][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ async def test_a_github_app_is_taken_with_its_key_or_not_at_all(vault: Vault) ->
     info = await vault.secrets.add(TENANT, "ours", app, form=form)
     assert (info.provider, info.base_url, info.form) == (Provider.GITHUB, "https://github.com", form)
     assert vault.gateway.secrets[0].form is form
+    # A copy of the key's file is what a checkpoint is searched for.
+    assert (await vault.secrets.values(TENANT))["ours"].reveal() in pem.decode().splitlines()
     for value, provider, binding in (
         (Secret("ghp_0123456789"), None, None),
         (app, Provider.GITLAB, None),

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from corral.errors import CorralError, Forbidden, InvalidInput, NotFound, UpstreamFailed
 from corral.wire.forges import ForgeAnswer
-from corral.wire.githubapp import App, Installation, Need, find_installation, installation, mint, minted
+from corral.wire.githubapp import App, Installation, Need, find_installation, installation, mark, mint, minted
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HERE = Installation(77, {"contents": "write", "metadata": "read"})
@@ -44,6 +44,12 @@ def test_the_statement_is_signed_and_good_for_less_than_ten_minutes() -> None:
     assert "PRIVATE" not in repr(app)
 
 
+def test_a_copy_of_the_key_is_found_by_one_of_its_lines() -> None:
+    line = mark(document())
+    assert pem().count(f"\n{line}\n") == 1
+    assert (len(line), line == pem().splitlines()[1]) == (64, False)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -59,6 +65,7 @@ def test_the_statement_is_signed_and_good_for_less_than_ten_minutes() -> None:
         document(key="\u00e4"),
         document(key=pem(1024)),
         document(key=pem(0)),
+        document(key=pem().replace("\n", " ")),
     ],
 )
 def test_what_is_no_key_of_an_app_is_refused(text: str) -> None:
