@@ -33,6 +33,7 @@ class Token:
     value: str = field(repr=False)
     expires_at: datetime
     forms: Forms = field(repr=False)
+    had_at: float
 
 
 @dataclass(slots=True)
@@ -81,6 +82,15 @@ class AppTokens:
                 raise
             return kept.token
 
+    def refused(self, token: Token) -> None:
+        """A server does not take a token any more, as when the App was installed anew: the next one who wants it gets
+        another. One that is new is kept, so that no sandbox has tokens made as fast as it asks.
+        """
+        if asyncio.get_running_loop().time() >= token.had_at + _AGAIN_SECONDS:
+            for kept in self._kept.values():
+                if kept.token is token:
+                    kept.token = None
+
     async def _minted(self, credential: Credential, path: str, need: Need, now: datetime) -> Token:
         spec = credential.spec
         statement = App.parse(spec.value.reveal()).statement(now)
@@ -91,4 +101,5 @@ class AppTokens:
 
         found = githubapp.installation(await ask(githubapp.find_installation(spec.base_url, path)), path)
         made = githubapp.minted(await ask(githubapp.mint(spec.base_url, found, path, need)), path)
-        return Token(made.token, made.expires_at, Forms(made.token, spec.name))
+        forms = Forms(made.token, spec.name)
+        return Token(made.token, made.expires_at, forms, asyncio.get_running_loop().time())

@@ -2,9 +2,10 @@
 
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -54,14 +55,19 @@ class GitRefusedError(Exception):
         return f"{self.message}.\n{self.hint[:1].upper()}{self.hint[1:]}."
 
 
+def _nothing() -> None:
+    """Of a credential that is no token of an App's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A repository's server: where it is, and by which credential."""
+    """A repository's server: where it is, and by which credential. `give_up`: it does not take that any more."""
 
     grant: RepoGrant
     base: str
     authorization: str
     forms: Forms | None
+    give_up: Callable[[], None] = _nothing
 
     def url(self, route: Route) -> str:
         """Where a request goes."""
@@ -81,14 +87,15 @@ async def target(
             "on the host: corral secret ls, corral grant show NAME", "no-such-secret",
         )  # fmt: skip
     key, forms = found.spec.value.reveal(), found.forms
+    give_up: Callable[[], None] = _nothing
     if found.spec.form is SecretForm.GITHUB_APP:
         try:
             token = await tokens.token(found, grant.path, need)
         except CorralError as error:
             raise GitRefusedError(403, error.message, error.hint, "no-app-token") from None
-        key, forms = token.value, token.forms
+        key, forms, give_up = token.value, token.forms, partial(tokens.refused, token)
     base = str(URL(found.spec.base_url).origin())
-    return Target(grant, base, authorization(found.spec.provider, key), forms)
+    return Target(grant, base, authorization(found.spec.provider, key), forms, give_up)
 
 
 def authorization(provider: Provider, key: str) -> str:
@@ -197,6 +204,8 @@ def refused_by_server(target: Target, answer: aiohttp.ClientResponse) -> GitRefu
     name, status = target.grant.name, answer.status
     if status == 200:
         return None
+    if status == 401:
+        target.give_up()
     if status in (401, 403):
         if target.grant.secret is None:
             why, hint = (
