@@ -5,8 +5,8 @@ something: Python's own audit events (files made, renamed, removed, programs sta
 of `corral.host.syscalls`, and the begin and the commit of each transaction. So whatever the daemon did up to a point has
 happened, and nothing after it.
 
-A socket takes orders: `count` starts counting anew, `kill N` does and ends both processes at point N, `read` tells how
-many there were.
+A socket takes orders: `count` starts counting anew, `kill N` does and ends both processes at point N, `gateway N` the gateway
+alone, `read` tells how many there were.
 """
 
 import functools
@@ -43,11 +43,12 @@ class Points:
         self.passed = 0
         self.deadly = 0
         self.armed = False
+        self.kill = _kill_all
 
-    def start(self, deadly: int) -> None:
-        """Count from one again; the daemon ends at `deadly`, 0 for never."""
+    def start(self, deadly: int, kill: Callable[[], None]) -> None:
+        """Count from one again; `kill` is called at `deadly`, 0 for never."""
         with self._lock:
-            self.passed, self.deadly, self.armed = 0, deadly, True
+            self.passed, self.deadly, self.armed, self.kill = 0, deadly, True, kill
 
     def step(self) -> None:
         """One more."""
@@ -56,16 +57,19 @@ class Points:
         with self._lock:
             self.passed += 1
             if self.passed == self.deadly:
-                _kill_all()
+                self.kill()
 
 
 def _kill_all() -> None:
-    me = os.getpid()
-    children = " ".join(p.read_text() for p in Path(f"/proc/{me}/task").glob("*/children")).split()
+    _kill_gateway()
+    signal.pidfd_send_signal(os.pidfd_open(os.getpid()), signal.SIGKILL)
+
+
+def _kill_gateway() -> None:
+    children = " ".join(p.read_text() for p in Path(f"/proc/{os.getpid()}/task").glob("*/children")).split()
     for pid in children:
         if b"corral.gateway.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
             signal.pidfd_send_signal(os.pidfd_open(int(pid)), signal.SIGKILL)
-    signal.pidfd_send_signal(os.pidfd_open(me), signal.SIGKILL)
 
 
 def _watch_python(points: Points) -> None:
@@ -113,7 +117,7 @@ def _take_orders(points: Points, place: str) -> None:
                 points.armed = False
                 stream.write(f"{points.passed}\n")
             else:
-                points.start(int(number or 0))
+                points.start(int(number or 0), _kill_gateway if order == "gateway" else _kill_all)
                 stream.write("0\n")
 
 

@@ -185,6 +185,23 @@ class Scene:
         self._check(name, answered=answered)
         self.clear()
 
+    def cut_gateway(self, name: str, point: int) -> None:
+        """End the gateway alone at a point: the daemon goes on, and starts another."""
+        self.ready(name)
+        process, former = self.daemon.process, self.daemon.gateway_pid()
+        self.daemon.order(f"gateway {point}")
+        answered = False
+        with self.daemon.client() as client, suppress(CorralError):
+            OPERATIONS[name].act(client)
+            answered = True
+        reached = self.daemon.order("read") >= point  # there can be fewer steps than in the rehearsal
+        assert process is not None
+        assert process.poll() is None
+        if reached:
+            wait_for(lambda: self.daemon.gateway_pid() not in (None, former), "no other gateway runs")
+        self._check(name, answered=answered)
+        self.clear()
+
     def _check(self, name: str, *, answered: bool) -> None:
         operation = OPERATIONS[name]
         with self.daemon.client() as client:
@@ -286,6 +303,18 @@ def test_a_cut_at_any_step_leaves_the_operation_done_or_undone(scene: Scene, nam
         except BaseException as error:
             error.add_note(f"{name}, cut at point {point} of {total}")
             raise
+
+
+@pytest.mark.parametrize("name", ["create", "start", "claim from a pool", "fork", "wake", "remove"])
+def test_a_gateway_that_ends_at_any_step_leaves_the_operation_done_or_undone(scene: Scene, name: str) -> None:
+    """Of those operations that tell it something. The sandbox has its network afterwards, at the next gateway."""
+    total = scene.points(name)
+    point = random.Random(f"gateway {SEED} {name}").randint(1, total)
+    try:
+        scene.cut_gateway(name, point)
+    except BaseException as error:
+        error.add_note(f"{name}, the gateway ended at point {point} of {total}")
+        raise
 
 
 def test_there_are_more_than_a_thousand_points(scene: Scene) -> None:
