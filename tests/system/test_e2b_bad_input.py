@@ -183,7 +183,11 @@ def test_creates_that_are_refused(served: Served, body: Any, status: int) -> Non
         ("/templates/default%2Fnone%3Av1", 404),
         ("/templates/other%2Fbase", 404),
         ("/v2/sandboxes?metadata=a%253Db%25252520c", 200),
+        ("/v2/sandboxes?metadata=a%25252525253Db", 400),  # encoded once more than any client does
+        ("/v2/sandboxes?metadata=%FF%FE=%00", 200),
         ("/v2/sandboxes?metadata=nothing", 400),
+        ("/sandboxes/%61bc", 404),
+        ("/sandboxes/%2561bc", 400),
         ("/v2/sandboxes?limit=0", 400),
         ("/v2/sandboxes?limit=" + "9" * 5000, 400),
         ("/v2/sandboxes?nextToken=%FF%FE", 400),
@@ -197,6 +201,44 @@ def test_creates_that_are_refused(served: Served, body: Any, status: int) -> Non
 def test_paths_and_queries(served: Served, path: str, status: int) -> None:
     answer = served.call("GET", path)
     assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("timeout", {"timeout": 2**31 - 1}, 400),
+        ("timeout", {"timeout": 2**31}, 400),
+        ("timeout", {"timeout": "1"}, 400),
+        ("timeout", {"timeout": True}, 400),
+        ("timeout", {}, 400),
+        ("connect", {"timeout": -1}, 400),
+        ("connect", {"timeout": 0}, 400),
+        ("connect", {"timeout": 2**31 - 1}, 400),
+        ("refreshes", {"duration": -1}, 400),
+        ("refreshes", {"duration": 3601}, 400),
+        ("fork", {"count": 0}, 400),
+        ("fork", {"count": 101}, 400),
+        ("fork", {"timeout": -1}, 400),
+        ("pause", {"memory": "perhaps"}, 400),
+        ("snapshots", {"name": "../x"}, 400),
+    ],
+)
+def test_changes_that_are_refused_change_nothing(
+    served: Served, path: str, body: dict[str, Any], status: int
+) -> None:
+    before = served.call("GET", f"/sandboxes/{served.sandbox}").json()
+    answer = served.call("POST", f"/sandboxes/{served.sandbox}/{path}", json=body)
+    assert answer.status_code == status, answer.text
+    assert served.call("GET", f"/sandboxes/{served.sandbox}").json() == before
+
+
+def test_a_timeout_below_zero_ends_a_sandbox_as_zero_does(served: Served) -> None:
+    made = served.call("POST", "/v2/sandboxes", json={"templateID": "base", "timeout": 120}).json()
+    other = served.call("POST", f"/sandboxes/{made['sandboxID']}/timeout", json={"timeout": -(2**31)})
+    assert other.status_code == 204
+    wait_for(
+        lambda: served.call("GET", f"/sandboxes/{made['sandboxID']}").status_code == 404, "it has not ended"
+    )
 
 
 def _envelope(flags: int, size: int, data: bytes) -> bytes:
@@ -218,9 +260,10 @@ def _envelope(flags: int, size: int, data: bytes) -> bytes:
         _envelope(0, 20_000, b"[" * 20_000),
     ],
 )
-def test_malformed_frames_end_the_stream_with_an_error(served: Served, body: bytes) -> None:
+@pytest.mark.parametrize("form", ["json", "proto"])
+def test_malformed_frames_end_the_stream_with_an_error(served: Served, body: bytes, form: str) -> None:
     for call in ("process.Process/Start", "process.Process/StreamInput", "filesystem.Filesystem/WatchDir"):
-        headers = {"content-type": "application/connect+json"}
+        headers = {"content-type": f"application/connect+{form}"}
         answer = served.box("POST", f"/{call}", content=body, headers=headers)
         assert answer.status_code == 200
         assert answer.content[0] == 0x02 or call.endswith("StreamInput")

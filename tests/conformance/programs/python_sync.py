@@ -1,5 +1,6 @@
 """What a program sees of Corral through E2B's SDK, called synchronously."""
 
+import os
 import time
 import urllib.error
 import urllib.request
@@ -167,6 +168,22 @@ def case_a_pause_of_the_files_only() -> None:
         assert made.commands.list() == []
 
 
+def case_a_start_from_the_files_alone() -> None:
+    with Fresh() as made:
+        made.files.write("kept", "1")
+        made.commands.run("sleep 300", background=True)
+        made.pause()
+        # What the SDK sends for `on_resume`, which not all versions have.
+        call = urllib.request.Request(
+            f"{os.environ['E2B_API_URL']}/v2/sandboxes/{made.sandbox_id}/connect",
+            data=b'{"timeout": 60, "memory": false}',
+            headers={"X-API-Key": os.environ["E2B_API_KEY"], "Content-Type": "application/json"},
+        )
+        assert urllib.request.urlopen(call).status == 201
+        assert made.files.read("kept") == "1"
+        assert made.commands.list() == []
+
+
 def case_traffic_wakes_a_sandbox_that_was_made_so() -> None:
     with Fresh(timeout=1, lifecycle={"on_timeout": "pause", "auto_resume": True}) as made:
         wait_until(lambda: made.get_info().state == SandboxState.PAUSED, "the pause")
@@ -195,6 +212,8 @@ def case_a_snapshot_starts_sandboxes_and_can_be_deleted() -> None:
         named = made.create_snapshot(name="kept_state:v1")
         assert named.names == ["default/kept_state"]
         assert named.snapshot_id == "default/kept_state:v1"
+        listed = Sandbox.list_snapshots(sandbox_id=made.sandbox_id).next_items()
+        assert [item.snapshot_id for item in listed] == [named.snapshot_id]
         with Fresh(template="kept_state:v1") as child:
             assert child.files.read("state") == "now"
         assert Sandbox.delete_snapshot(named.snapshot_id) is True

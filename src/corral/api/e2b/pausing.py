@@ -70,14 +70,27 @@ async def _connect(call: Call, default: int | None) -> Response:
     if wanted is None:
         raise Refusal(400, "validation error: timeout: Field required")
     timeout = checked_timeout(wanted)
-    sandbox = call.sandbox()
-    if sandbox.state in WITH_MEMORY and body.memory is False:
-        raise not_supported("starting a sandbox anew that was paused with its memory")
+    sandbox = await _forgotten(call, call.sandbox()) if body.memory is False else call.sandbox()
     sandbox, woken = await wake(call.engine, sandbox, timeout)
     if not woken:
         await extend(call, sandbox, timeout)
     return JSONResponse(
         (await shapes.reply(call.engine, sandbox, call.domain)).to_dict(), 201 if woken else 200
+    )
+
+
+async def _forgotten(call: Call, sandbox: Sandbox) -> Sandbox:
+    """A paused sandbox without the memory that it was paused with: its files are what it starts anew from. Nothing is done
+    to one that runs."""
+    if sandbox.state is State.RESUMING:
+        message = f"Sandbox '{sandbox.id}' is being started already"
+        raise Refusal(409, message, "sandbox_start_in_flight")
+    if sandbox.state not in WITH_MEMORY:
+        return sandbox
+    # As in a pause of the files: time does not run for it until it is woken.
+    await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, None)
+    return await call.engine.sandboxes.stop(
+        call.tenant, sandbox.id, 0, only_if=lambda: call.sandbox().state in WITH_MEMORY
     )
 
 
@@ -88,6 +101,8 @@ async def resume(call: Call) -> Response:
     if sandbox.state is State.RUNNING:
         raise Refusal(409, f"Sandbox {sandbox.id} is already running")
     timeout = checked_timeout(DEFAULT_TIMEOUT[1] if body.timeout is None else body.timeout)
+    if body.memory is False:
+        sandbox = await _forgotten(call, sandbox)
     sandbox, _ = await wake(call.engine, sandbox, timeout)
     return JSONResponse((await shapes.reply(call.engine, sandbox, call.domain)).to_dict(), 201)
 

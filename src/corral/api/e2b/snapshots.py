@@ -48,11 +48,12 @@ def _shape(template: Template) -> SnapshotInfo:
 async def list_snapshots(call: Call) -> Response:
     """Templates that were made from sandboxes."""
     query = call.request.query_params
-    prefix = f"{_UNNAMED}{query['sandboxID']}-" if "sandboxID" in query else ""
+    source = query.get("sandboxID")
     found = [
         item
         for item in await call.engine.templates.list(call.tenant)
-        if item.source.startswith(_CHECKPOINT) and item.name.startswith(prefix)
+        if item.source.startswith(_CHECKPOINT)
+        and (source is None or (item.origin is not None and item.origin.sandbox_id == source))
     ]
     if name := query.get("name"):
         found = _named(call, found, name)

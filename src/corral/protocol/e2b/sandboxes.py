@@ -4,12 +4,20 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from corral.protocol.e2b.base import Wire as BaseWire
 
-Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+
+def _number(value: Any) -> Any:
+    """Itself: a text or a truth value is no number, whatever it could be read as."""
+    if isinstance(value, str | bool):
+        raise ValueError("a number is needed")
+    return value
+
+
+Int32 = Annotated[int, BeforeValidator(_number), Field(ge=-(2**31), le=2**31 - 1)]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 
 
@@ -83,7 +91,7 @@ class Timeout(Wire):
 class Refresh(Wire):
     """Seconds from now, at least."""
 
-    duration: Annotated[int, Field(ge=0, le=3600)] | None = None
+    duration: Annotated[Int32, Field(ge=0, le=3600)] | None = None
 
 
 class Pause(Wire):
@@ -97,7 +105,7 @@ class Fork(Wire):
     """How many children, and how long they live."""
 
     timeout: Int32 = 15
-    count: Annotated[int, Field(ge=1, le=100)] = 1
+    count: Annotated[Int32, Field(ge=1, le=100)] = 1
 
 
 class Snapshot(Wire):
