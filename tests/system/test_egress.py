@@ -6,11 +6,13 @@ What keeps a hostile sandbox in is in tests/attack; here is what an honest agent
 import json
 import os
 import secrets
+import socketserver
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Thread
 
 import pytest
 from tests.conftest import Daemon
@@ -185,3 +187,63 @@ def test_an_agent_that_is_missing_is_told(daemon: Daemon, client: Client, box: S
     with pytest.raises(Conflict) as unusable:
         Sandbox.create(client=client, agent="claude", secrets=())
     assert "corral secret add" in unusable.value.hint
+
+
+class Banner(socketserver.BaseRequestHandler):
+    """Speaks first, as databases and mail servers do, and then says back what it is told."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"220 \x00ready\n")
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+
+
+@pytest.fixture
+def banner() -> Iterator[int]:
+    """A server of a protocol that nobody knows; its port."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Banner) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+DIAL = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as s:
+    s.settimeout(60)
+    if sys.argv[3:]:
+        s.sendall(b"\\x00\\x01hello")
+        s.shutdown(socket.SHUT_WR)
+    f = s.makefile("rb")
+    if not sys.argv[3:]:
+        print(f.readline())
+        s.sendall(b"\\x00\\x16\\x03" * 100_000)
+        s.shutdown(socket.SHUT_WR)
+    print(len(f.read()))
+"""
+
+
+@pytest.mark.parametrize("isolation", ["container", "gvisor"])
+def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int, isolation: str) -> None:
+    """G-299, G-54, G-55: the server may speak first; a name lets nothing but itself through."""
+    rules = (f"private:tcp:host.corral:{banner}", f"web.example.com:{banner}")
+    with Sandbox.create(client=client, isolation=isolation, allow=rules) as box:
+        box.files.write("/tmp/dial.py", DIAL.encode())
+        shown = box.exec(f"python3 /tmp/dial.py host.corral {banner}", timeout=120)
+        assert shown.stdout.split("\n")[:2] == [r"b'220 \x00ready\n'", "300000"], shown
+        for host in ("web.example.com", "203.0.113.9"):
+            shown = box.exec(f"python3 /tmp/dial.py {host} {banner} speak", timeout=120)
+            assert "220" not in shown.stdout, shown
+        client.change_egress(box.id, deny=["host.corral"])
+        shown = box.exec(f"python3 /tmp/dial.py host.corral {banner} speak", timeout=120)
+        assert shown.stdout in ("", "0\n"), shown
+        wait_for(
+            lambda: (
+                ("gateway.tcp", "host.corral")
+                in [(r.kind, r.detail.get("host")) for r in client.read_audit(box.id)]
+            ),
+            lambda: f"the connection is not on record: {client.read_audit(box.id)}",
+        )

@@ -50,6 +50,13 @@ class NameTable:
         self._by_address[address] = name
         return address
 
+    def named(self, address: str) -> str:
+        """The name that an address stands for; the address itself if it stands for none."""
+        try:
+            return self._by_address.get(IPv4Address(address), address)
+        except ValueError:
+            return address
+
     def stands_for(self, address: str, name: str) -> bool:
         """Whether a connection to `address` may be one to `name`: always, unless the address stands for
         another (G-47).

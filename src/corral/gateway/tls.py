@@ -1,4 +1,5 @@
-"""TLS connections: passed through unopened where nothing depends on what is inside, else ended here.
+"""TLS connections: passed through unopened where nothing depends on what is inside, else ended here. And those of any
+protocol, where a rule lets them through unread.
 
 The client hello says which name is meant. It must be allowed at this port, and it must be the name whose
 stand-in address the client connected to (G-47); then the gateway dials the name itself and the bytes go both
@@ -50,6 +51,7 @@ class TlsClient(Side):
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted: asyncio.BaseTransport | None = None
         self._upstream = Side(waits=True)
+        self._kind = "tls"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -57,7 +59,26 @@ class TlsClient(Side):
             self._abort()
             return
         self._admitted = transport
+        if self._pass_unread():
+            return
         self._deadline = asyncio.get_running_loop().call_later(HELLO_TIMEOUT, self._abort)
+
+    def _pass_unread(self) -> bool:
+        """Pass the connection on at once where a rule says that what is spoken is none of the gateway's business: some
+        servers speak first (G-299). Where it leads is told by the address alone.
+        """
+        name, port = self._box.names.named(self._address()), self._port
+        if not self._box.rules.unread(name, port) or self._box.bound_at(name, port, tls=True):
+            return False
+        self._hello, self._kind = None, "tcp"
+        decision = self._box.decide(name, port)
+        if isinstance(decision, Denied):
+            self._refuse(decision, None)
+        elif self.transport is not None:
+            self.transport.pause_reading()
+            self._box.bind(self.transport, name, port)
+            self._box.spawn(self._connect(decision, b""))
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._hello is None:
@@ -192,7 +213,7 @@ class TlsClient(Side):
             return
         refusal = await self._dialer.connect(self._box, decision, self._upstream)
         if refusal is not None:
-            self._refuse(refusal, Alert.INTERNAL_ERROR)
+            self._refuse(refusal, Alert.INTERNAL_ERROR if hello else None)
             return
         upstream = self._upstream.transport
         if upstream is None:
@@ -200,20 +221,26 @@ class TlsClient(Side):
         if self.transport is None:
             upstream.abort()
             return
-        self._box.allow("tls", decision)
+        self._box.allow(self._kind, decision)
         join(self, self._upstream)
-        upstream.write(hello)
+        if hello:
+            upstream.write(hello)
         upstream.resume_reading()
         self.transport.resume_reading()
 
     def _denied(self, host: str, reason: Reason, message: str, hint: str) -> Denied:
         return Denied(host, self._port, reason, message, hint)
 
-    def _refuse(self, refusal: Denied, description: Alert) -> None:
+    def _refuse(self, refusal: Denied, description: Alert | None) -> None:
+        """Refuse the connection; with an alert where TLS is spoken."""
         self._hello = None
         self._stop_clock()
-        self._box.refuse("tls", refusal)
-        if self.transport is not None:
+        self._box.refuse(self._kind, refusal)
+        if self.transport is None:
+            return
+        if description is None:
+            self.transport.abort()
+        else:
             # Without this the alert may be lost to a reset for bytes that nobody has read.
             self.transport.write(alert(Alert.ACCESS_DENIED if _is_policy(refusal) else description))
             self.transport.close()

@@ -13,7 +13,8 @@ class HostRule:
 
     `methods` and `paths` narrow it to HTTP requests that match one of each; empty means all. A path is matched segment by
     segment: `*` stands for any characters of one, `**` for any number of whole ones. `deny` refuses what it matches,
-    whatever else allows it. `private` lets the name lead to private addresses. `origin` says where the rule comes from.
+    whatever else allows it. `private` lets the name lead to private addresses. `tcp` passes connections on, whatever is spoken in
+    them. `origin` says where the rule comes from.
     """
 
     host: str
@@ -22,6 +23,7 @@ class HostRule:
     paths: tuple[str, ...] = ()
     deny: bool = False
     private: bool = False
+    tcp: bool = False
     origin: str = ""
 
     @property

@@ -264,6 +264,13 @@ class RuleBook:
             rule.inside for rule in self.matching(host) if port in rule.ports
         )
 
+    def unread(self, host: str, port: int) -> bool:
+        """Whether all rules for a destination pass its connections on whatever is spoken there (G-299), and none is about
+        requests.
+        """
+        rules = [rule for rule in self.matching(host) if port in rule.ports]
+        return bool(rules) and all(rule.tcp for rule in rules) and not self.looks_inside(host, port)
+
     def decide_request(self, allowed: Allowed, method: str, path: str) -> Decision:
         """Whether a request to an allowed destination may be made. `path` is as sent, without the query (G-49, G-59)."""
         host, port = allowed.host, allowed.port

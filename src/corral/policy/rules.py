@@ -5,7 +5,8 @@ HOST:PORT[,PORT…]         at these ports
 HOST[:PORT]/PATH          requests for this path only; `*` for any part of a segment, `**` for any segments
 METHOD[,METHOD…] RULE     requests with these methods only
 ADDRESS/BITS[:PORT…]      a range of addresses: what is connected to by its address; denied, also what a name leads to
-private:HOST:PORT         a name of the host's own network; `host.corral` is the host itself
+tcp:HOST:PORT[,PORT…]     connections to a name or address, whatever protocol they are of
+private:HOST:PORT         a name of the host's own network; `host.corral` is the host itself; also `private:tcp:HOST:PORT`
 @PRESET                   a list of hosts that Corral knows by name
 """
 
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 from corral.errors import InvalidInput
 from corral.model.binding import Binding
-from corral.model.egress import EgressPolicy, HostRule
+from corral.model.egress import PLAIN_PORT, EgressPolicy, HostRule
 from corral.policy.addresses import parse_networks
 from corral.policy.egress import HOST_ALIAS, canonical_host, checked_port, literal
 from corral.policy.paths import METHODS, checked_methods, checked_path
@@ -24,6 +25,7 @@ from corral.policy.presets import PRESETS
 MAX_RULES = 1024
 _PRIVATE = "private:"
 _RANGE = re.compile(r"\[?(?P<range>[0-9a-fA-F:.]*[:.][0-9a-fA-F:.]*/[0-9]{1,3})\]?(:(?P<ports>[0-9, ]+))?")
+_TCP = "tcp:"
 
 
 def parse_rule(text: str) -> HostRule:
@@ -35,6 +37,8 @@ def _parsed(text: str) -> HostRule:
     methods, rest = _methods(text.strip())
     private = rest.startswith(_PRIVATE)
     rest = rest.removeprefix(_PRIVATE)
+    tcp = rest.startswith(_TCP)
+    rest = rest.removeprefix(_TCP)
     if "://" in rest:
         raise InvalidInput(
             f"{text[:80]!r} is not a rule", "give HOST, HOST:PORT or HOST/PATH, without a scheme"
@@ -49,7 +53,12 @@ def _parsed(text: str) -> HostRule:
         methods=methods,
         paths=(checked_path(slash + path),) if slash else (),
         private=private,
+        tcp=tcp,
     )
+    if tcp and not ports:
+        raise InvalidInput(
+            f"{text[:80]!r} names no port", "give `tcp:HOST:PORT`, as `tcp:db.example.com:5432`"
+        )
     if ports:
         rule = replace(rule, ports=tuple(sorted({checked_port(port.strip()) for port in ports.split(",")})))
     return rule
@@ -96,6 +105,11 @@ def _checked(rule: HostRule) -> HostRule:
             "a private service must be named exactly",
             "give `private:NAME:PORT`, without a wildcard or a range",
         )
+    if rule.tcp and (rule.inside or rule.is_range or "*" in rule.host or PLAIN_PORT in rule.ports):
+        raise InvalidInput(
+            "a rule for connections of any protocol names a host exactly, no requests, and not port 80",
+            "give `tcp:NAME:PORT`, or leave `tcp:` out for HTTP",
+        )
     if rule.host == HOST_ALIAS and not rule.private and not rule.deny:
         raise InvalidInput(
             f"{HOST_ALIAS} is this host itself", f"name one of its ports: `private:{HOST_ALIAS}:PORT`"
@@ -111,7 +125,7 @@ def expand(texts: Iterable[str], *, deny: bool = False, origin: str = "") -> tup
     found: dict[tuple[object, ...], HostRule] = {}
     for text in texts:
         for rule in _rules_of(text.strip(), deny, origin):
-            key = (rule.host, rule.methods, rule.paths, rule.private, rule.origin)
+            key = (rule.host, rule.methods, rule.paths, rule.private, rule.tcp, rule.origin)
             former = found.get(key)
             ports = rule.ports if former is None else tuple(sorted({*former.ports, *rule.ports}))
             found[key] = replace(rule, ports=ports)
@@ -137,7 +151,8 @@ def rule_text(rule: HostRule) -> str:
     ports = "" if rule.ports == HostRule("").ports else ":" + ",".join(map(str, rule.ports))
     host = f"[{rule.host}]" if ":" in rule.host and ports else rule.host
     methods = ",".join(rule.methods) + " " if rule.methods else ""
-    return f"{methods}{_PRIVATE if rule.private else ''}{host}{ports}{rule.paths[0] if rule.paths else ''}"
+    kind = (_PRIVATE if rule.private else "") + (_TCP if rule.tcp else "")
+    return f"{methods}{kind}{host}{ports}{rule.paths[0] if rule.paths else ''}"
 
 
 def checked_policy(policy: EgressPolicy) -> EgressPolicy:

@@ -40,6 +40,8 @@ def asked(rules: RuleBook, host: str, method: str, path: str, port: int = 443) -
         ("9.9.9.9/32:8443", HostRule("9.9.9.9/32", (8443,))),
         ("[2620:fe::/48]:8443", HostRule("2620:fe::/48", (8443,))),
         ("9.9.9.9/v1", HostRule("9.9.9.9", paths=("/v1",))),
+        ("tcp:db.test:5432,5433", HostRule("db.test", (5432, 5433), tcp=True)),
+        ("private:tcp:10.0.0.7:22", HostRule("10.0.0.7", (22,), private=True, tcp=True)),
     ],
 )
 def test_rules_are_read_and_written(text: str, rule: HostRule) -> None:
@@ -52,6 +54,8 @@ def test_rules_are_read_and_written(text: str, rule: HostRule) -> None:
     [
         "G{T api.test", "CONNECT api.test", "api.test/../x", "api.test/a?b", "api.test/%zz", "api.test/%2e%2e/",
         "private:*.internal:80", "private:10.0.0.0/8:80", "host.corral:80", "9.9.9.9/24", "9.9.9.0/33", "GET 9.9.9.0/24", " ", "@", "https://api.test",
+        "tcp:db.test", "tcp:*.test:22", "tcp:*:22", "GET tcp:db.test:22", "tcp:db.test:22/x", "tcp:db.test:80",
+        "tcp:9.9.9.0/24:22",
     ],
 )  # fmt: skip
 def test_rules_that_mean_nothing_are_refused(text: str) -> None:
@@ -205,3 +209,22 @@ def test_a_denied_range_beats_what_allows_and_holds_for_what_a_name_leads_to() -
                             ("64:ff9b:1::1", True), ("2001:db8::1", False)):  # fmt: skip
         assert bool(rules.refusing_address(ipaddress.ip_address(address), 443)) is denied, address
     assert rules.refusing_address(ipaddress.ip_address("9.9.9.1"), 8443) == []
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "wanted"),
+    [
+        (("tcp:db.test:22",), (), True),
+        (("tcp:db.test:22", "db.test:443"), (), True),
+        (("tcp:db.test:443",), (), False),
+        (("tcp:db.test:22", "db.test:22"), (), False),
+        (("tcp:db.test:22", "GET db.test:22"), (), False),
+        (("tcp:db.test:22",), ("POST db.test:22",), False),
+        (("*.test:22", "tcp:other.test:22"), (), False),
+    ],
+)
+def test_a_connection_is_unread_where_no_rule_reads_it(
+    allow: tuple[str, ...], deny: tuple[str, ...], *, wanted: bool
+) -> None:
+    """G-299: a rule about requests at the same destination goes first."""
+    assert book(*allow, deny=deny).unread("db.test", 22) is wanted
