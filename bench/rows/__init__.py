@@ -3,7 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from bench.figures import Row
-from bench.rows import create, e2b, egress, execs, files, fleet, git, idle, life, llm, policy, template, warm
+from bench.rows import (
+    churn,
+    create,
+    e2b,
+    egress,
+    execs,
+    files,
+    fleet,
+    git,
+    idle,
+    life,
+    llm,
+    policy,
+    template,
+    warm,
+)
 from bench.stand import Stand
 
 GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
@@ -20,5 +35,6 @@ GROUPS: Mapping[str, Callable[[Stand], Iterator[Row]]] = {
     "policy": policy.rows,
     "template": template.rows,
     "e2b": e2b.rows,
+    "churn": churn.rows,
 }
 """Groups by name; each yields its rows as they are done."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import aiohttp
-
 from corral.engine.ports import OpenedSecret
 from corral.errors import Conflict, CorralError, InvalidInput, UpstreamFailed
 from corral.model.ids import TenantId
@@ -37,7 +35,7 @@ _DEAD = frozenset(
         "token_expired",
     }
 )
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_TIMEOUT = 30.0
 _MAX_ANSWER = 256 * 1024
 _AGAIN = (
     "log in again for this host alone: `CODEX_HOME=/root/corral-login codex login`, "
@@ -156,10 +154,14 @@ class ChatGptSource:
 
     async def _ask(self, login: Login) -> Login:
         """New tokens from the provider. Raises Conflict where the refresh token is dead, UpstreamFailed otherwise."""
+        import aiohttp  # most hosts keep no such login
+
         form = {"client_id": CLIENT_ID, "grant_type": "refresh_token", "refresh_token": login.refresh}
         try:
             async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session,
+                aiohttp.ClientSession(
+                    timeout=aiohttp.ClientTimeout(total=_TIMEOUT), trust_env=True
+                ) as session,
                 session.post(self._token_url, json=form, allow_redirects=False) as answer,
             ):
                 body = await answer.content.read(_MAX_ANSWER)

@@ -13,7 +13,6 @@ from fastapi import FastAPI
 
 from corral.api.preview.hosts import Addresses
 from corral.api.server import ApiProtocol
-from corral.daemon import names
 from corral.daemon.certificates import Certificate, certificate_for, given_certificate
 from corral.daemon.config import Config
 from corral.daemon.places import Places
@@ -98,6 +97,8 @@ async def name_server(config: Config, what: Listening) -> AsyncIterator[None]:
     if not config.dns or not what.domain:
         yield
         return
+    from corral.daemon import names  # loads a library that few need
+
     host = host_and_port(what.tls or what.plain or "127.0.0.1:0")[0]
     async with names.serving(config.dns, what.domain, "127.0.0.1" if host in _ANY else host):
         yield

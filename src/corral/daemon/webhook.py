@@ -8,8 +8,7 @@ import logging
 import secrets as randomness
 import time
 from collections.abc import Callable
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from corral.api import shapes
 from corral.host.tasks import TaskOwner
@@ -17,6 +16,9 @@ from corral.model.approval import Approval
 from corral.model.events import BudgetEvent
 from corral.model.secrets import Secret
 from corral.protocol.approvals import BudgetWebhookEvent, WebhookEvent
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class Webhook:
         self._tasks.start(self._deliver(url, what, told.event, body), name="webhook")
 
     async def _deliver(self, url: str, what: str, kind: str, body: bytes) -> None:
+        import aiohttp  # where no webhook is set, it is 8 MiB for nothing
+
         self._under_way += 1
         delivery = randomness.token_hex(8)
         try:
@@ -85,9 +89,11 @@ class Webhook:
             self._under_way -= 1
 
     async def _post(
-        self, session: aiohttp.ClientSession, url: str, delivery: str, what: str, kind: str, body: bytes
+        self, session: "aiohttp.ClientSession", url: str, delivery: str, what: str, kind: str, body: bytes
     ) -> bool:
         """Whether no further attempt is of use."""
+        import aiohttp
+
         headers = {
             "Content-Type": "application/json",
             "Corral-Event": kind,

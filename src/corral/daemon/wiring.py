@@ -17,7 +17,6 @@ from corral.agents.service import AgentService
 from corral.api.app import create_app
 from corral.api.e2b.shapes import is_of_e2b
 from corral.api.preview.hosts import Addresses
-from corral.daemon import doctor, findings
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
 from corral.daemon.authority import load_authority
@@ -437,6 +436,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     tasks.start(pools.run(), name="warm pools")
 
     async def run_doctor(deep: bool) -> list[dict[str, Any]]:
+        from corral.daemon import doctor, findings
+
         checks = await doctor.run_checks(places.data)
         if deep:
             async with templates.holding_layers():

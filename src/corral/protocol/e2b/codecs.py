@@ -4,7 +4,6 @@ import json
 from typing import Protocol, TypeVar
 
 from corral.errors import InvalidInput
-from corral.protocol.e2b import proto
 from corral.protocol.e2b.base import Wire
 
 M = TypeVar("M", bound=Wire)
@@ -46,9 +45,13 @@ class _Proto:
     stream = "application/connect+proto"
 
     def encode(self, message: Wire) -> bytes:
+        from corral.protocol.e2b import proto  # loads a library that clients of the usual form do not need
+
         return proto.encode(message)
 
     def decode(self, model: type[M], raw: bytes) -> M:
+        from corral.protocol.e2b import proto
+
         return proto.decode(model, raw)
 
 
