@@ -22,8 +22,9 @@ from corral.host.capacity import raise_handle_limit
 log = logging.getLogger(__name__)
 
 LOG_BYTES = 10 * 1024 * 1024
-COLLECT_AFTER = 20_000
-"""Objects more than before after which cycles are looked for: at Python's 700, a hundred creates spend a twentieth on it."""
+COLLECT_AFTER = (10_000, 2, 2)
+"""Objects more than before after which cycles are looked for among the new ones, and how many such looks until older ones
+are looked at too. At Python's 700 a hundred creates spend a twentieth of their time on it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,7 +95,8 @@ async def _serve(places: Places, options: argparse.Namespace) -> None:
         # What is loaded by now stays: no later collection need look at it.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(COLLECT_AFTER)
+        gc.collect()  # else a full collection waits until there is a quarter as much as what was just put aside
+        gc.set_threshold(*COLLECT_AFTER)
         log.info("serving %s", ", ".join(filter(None, (str(places.socket), what.plain, what.tls))))
         try:
             async with name_server(config, what), asyncio.TaskGroup() as tasks:
