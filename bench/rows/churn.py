@@ -15,8 +15,8 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What there is of the daemon's: MiB of memory, open handles and threads of its processes, mounts of the host, and
-    files in the directories that it keeps."""
+    """What there is of the daemon's: MiB of memory, open handles and threads of its processes, mounts below its run
+    directory, and files in the directories that it keeps."""
 
     memory: float
     handles: int
@@ -40,7 +40,7 @@ def rows(stand: Stand) -> Iterator[Row]:
         f"create, command, remove: {n:,} times",
         Figure.of("the last tenth of them", "ms", last),
         (yardstick,),
-        bounds={yardstick.who: 1.25},
+        bounds={yardstick.who: 1.5},
         remark=f"{_AT_ONCE} at a time, all by one daemon that is never started again.",
     )
     before = Figure.single("after a tenth of them", "MiB", warm.memory)
@@ -54,8 +54,8 @@ def rows(stand: Stand) -> Iterator[Row]:
         parts=tuple(Figure.single(f"growth: {name}", "", value, n) for name, value in growth.items()),
         bounds={before.who: 1.1},
         remark=(
-            "what one sandbox leaves behind shows ten thousand times here. Files: those in the daemon's directories, which "
-            "grow by the log and the database's own."
+            "What a sandbox would leave behind shows here. Growth is that after the first tenth; files are those in the "
+            "directories of sandboxes, layers and spools."
         ),
     )
 
@@ -81,7 +81,7 @@ def _held(stand: Stand) -> _Held:
         memory=sum(map(rss, pids)) / MIB,
         handles=sum(_count(Path(f"/proc/{pid}/fd")) for pid in pids),
         threads=sum(_count(Path(f"/proc/{pid}/task")) for pid in pids),
-        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        mounts=Path("/proc/self/mountinfo").read_text().count(f" {stand.run}/"),
         files=sum(map(_count, directories)),
     )
 
