@@ -49,7 +49,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         prog="python -m bench",
         description="Measure Corral beside yardsticks. A full run writes its figures into docs/benchmarks.md.",
     )
-    parser.add_argument("--short", action="store_true", help="fewer samples: about four minutes")
+    parser.add_argument("--short", action="store_true", help="fewer samples: about five minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file too")
     parser.add_argument(
         "--only", action="append", choices=list(GROUPS), help="one group of rows; may be repeated"
