@@ -69,6 +69,9 @@ class RootStore:
         self._data_dir = data_dir
         self._backing: Backing | None = None
         self._marks: Marks | None = None
+        self._unflushed: set[Path] = (
+            set()
+        )  # records of committed layers: not flushed while their sandboxes stand still
         self._staging = threading.Lock()
         self._seeding = threading.Lock()
 
@@ -200,11 +203,11 @@ class RootStore:
                 self._copy_tree(source, fresh)
                 record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
                 write_record(fresh, record)
-                flush(fresh / RECORD)
                 self._publish(fresh, digest)
             except BaseException:
                 self._opened.volumes.remove(fresh)
                 raise
+            self._unflushed.add(self._layer_dir(digest) / RECORD)
         return digest
 
     @contextlib.contextmanager
@@ -357,6 +360,10 @@ class RootStore:
     def settle(self) -> None:
         """Return when all layers and machine images that were added before survive a power cut."""
         with public_errors("put the store on disk"):
+            for record in tuple(self._unflushed):
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    flush(record)
+                self._unflushed.discard(record)
             self._opened.volumes.settle(self.root)
 
     # Parts
