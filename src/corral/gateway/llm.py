@@ -34,7 +34,7 @@ from corral.gateway.reservations import Request
 from corral.gateway.vault import Credential
 from corral.model.budget import RateRefusal, Refusal
 from corral.policy.budget import explain
-from corral.policy.egress import GATEWAY_HOST
+from corral.policy.egress import GATEWAY_HOST, Reason
 from corral.policy.rates import explain as explain_rate
 from corral.wire.link import SecretSpec
 
@@ -153,6 +153,7 @@ class ModelService:
         with _Buffered(self._box) as buffered:
             prepared = await self._prepare(request, spec, wanted, buffered)
             headers = _headers(request, spec, wanted)
+            self._check_for_leaks(request, spec, prepared.data)
             number = 0 if prepared.call is None else await self._reserve(prepared.call)
             return await self._send(request, credential, query, prepared, headers, number)
 
@@ -196,6 +197,24 @@ class ModelService:
     def _terms(self, request: web.BaseRequest, spec: SecretSpec) -> Terms:
         betas = ",".join(request.headers.getall("anthropic-beta", []))
         return Terms(self._box, spec, self._prices(), self._limits(), betas, datetime.now(UTC))
+
+    def _check_for_leaks(self, request: web.BaseRequest, spec: SecretSpec, data: bytes) -> None:
+        """No secret itself goes to a model (G-44)."""
+        forms = self._box.tenants_secrets
+        head = "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
+        found = next(
+            (n for text in (head, data) if forms and (n := forms.plainly_in(text)) is not None), None
+        )
+        if found is None:
+            return
+        self._box.note("leak", "denied", host=_host(spec), secret=found, reason=Reason.SECRET.value)
+        _log.warning("a model call of %s holds a secret itself", self._box.id)
+        raise _RefusedError(
+            403,
+            "the request holds a secret of this host, which no sandbox is given",
+            "take it out of the conversation; on the host, replace the secret: it has leaked",
+            Reason.SECRET.value,
+        )
 
     async def _reserve(self, call: Call) -> int:
         """Set aside what the call can cost (G-211); its number."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from corral.policy.forms import forms
 
+_DISTINCT = re.compile(rb"(?=.{16})[^0-9]*[0-9]", re.DOTALL)
+
 
 class Forms:
     """What is searched for in a stream: made once, since that costs more than a search.
@@ -49,6 +51,15 @@ class Forms:
         all.
         """
         return any(pattern in data for pattern in self.patterns)
+
+    def plainly_in(self, text: bytes) -> str | None:
+        """The label of a pattern that stands in `text` and can be no word of it: one that is long, with a digit. Keys of
+        models of one's own are often words, as `not-needed`, of which people and agents speak.
+        """
+        return next(
+            (label for pattern, label in self.labels.items() if _DISTINCT.match(pattern) and pattern in text),
+            None,
+        )
 
     def pending(self, tail: bytes) -> int:
         """How many bytes at the end of `tail` could be the beginning of a hit."""

@@ -350,6 +350,24 @@ async def test_an_echo_of_the_key_is_taken_out(bed: "Bed") -> None:
     assert (usage.cost, usage.status) == (0, 400)
 
 
+@pytest.mark.parametrize("coding", ["", "gzip"])
+async def test_a_secret_itself_is_not_told_to_a_model(bed: "Bed", coding: str) -> None:
+    """G-44: in the conversation, packed or not; a key that is a word may be spoken of."""
+    box = await bed.attach()
+    await answers(bed)
+    url = f"http://127.0.0.1:{bed.upstream.port}"
+    word = OpenedSecret(TenantId("default"), "own", Provider.OPENAI, url, Secret("sk-no-key-is-required"))
+    await bed.secrets(word)
+    for told, status in ((f"the key is {KEY}.", 403), ("set it to sk-no-key-is-required", 200)):
+        data = json.dumps({**REQUEST, "messages": [{"role": "user", "content": told}]}).encode()
+        data = gzip.compress(data) if coding else data
+        headers = {"Content-Encoding": coding or "identity"}
+        got, value, _ = await post(bed, box, "/s/anthropic/v1/messages", data, headers)
+        assert got == status, value
+    assert len(bed.upstream.seen) == 1
+    assert (await bed.audit("leak", "denied")).secret in ("anthropic", "openai")  # the same key
+
+
 async def test_a_compressed_answer_is_read_all_the_same(bed: "Bed") -> None:
     """G-94, G-140, G-200."""
     box = await bed.attach()
