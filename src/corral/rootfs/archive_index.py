@@ -2,7 +2,7 @@
 
 The archive is hostile. Nothing of it is unpacked: it is copied to a plain tar file, and each entry becomes one line of
 the index, with the digest of its content and where that begins. Refused: paths that climb, an entry below what is no
-directory (a link, then a file through it), more entries or bytes than allowed. Device nodes and FIFOs are left out. A
+directory (a link, then a file through it), more entries, bytes or names than allowed. Device nodes and FIFOs are left out. A
 hard link becomes a file with the content of what it links to.
 
 A request is one JSON object on standard input, see `Request`; the outcome one on standard output.
@@ -30,6 +30,7 @@ from corral.rootfs.unpack import (
     clean_path,
     decompressed,
     is_allowed_xattr,
+    public_error,
 )
 
 _CHUNK = 1 << 18
@@ -37,13 +38,15 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`source`: the archive, plain or compressed by gzip, zstd, bzip2 or xz. `tar` and `index`: files to write."""
+    """`source`: the archive, plain or compressed by gzip, zstd, bzip2 or xz. `tar` and `index`: files to write. `max_names`: bytes
+    of all paths, targets of links and attributes together: whoever reads the index holds them in memory."""
 
     source: str
     tar: str
     index: str
     max_entries: int
     max_bytes: int
+    max_names: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,11 @@ class Indexed:
 class Indexer:
     """The entries of an archive, later ones over earlier ones."""
 
-    def __init__(self, reader: LayerReader, max_entries: int) -> None:
+    def __init__(self, reader: LayerReader, max_entries: int, max_names: int) -> None:
         self._reader = reader
         self._max_entries = max_entries
+        self._max_names = max_names
+        self._names = 0
         self.items: dict[str, Item] = {}
         self.skipped = 0
 
@@ -97,7 +102,17 @@ class Indexer:
         former = self.items.get(path)
         if former is not None and former.kind is Kind.DIRECTORY and item.kind is not Kind.DIRECTORY:
             raise InvalidInput(f"the archive holds {path[:200]!r} as a directory and as something else")
-        self.items[path] = item
+        self._keep(item)
+
+    def _keep(self, item: Item) -> None:
+        self._names += len(item.path) + len(item.target)
+        self._names += sum(len(name) + len(value) for name, value in item.xattrs)
+        if self._names > self._max_names:
+            raise TooLarge(
+                f"the archive's names are longer than {self._max_names} bytes together",
+                "leave files out: .dockerignore",
+            )
+        self.items[item.path] = item
 
     def _make_parents(self, path: str) -> None:
         parent = posixpath.dirname(path)
@@ -108,7 +123,7 @@ class Indexer:
         if parent and self.items[parent].kind is not Kind.DIRECTORY:
             raise InvalidInput(f"the archive holds a file below {parent[:200]!r}, which is no directory")
         for directory in missing:
-            self.items[directory] = Item(directory, Kind.DIRECTORY, 0o755)
+            self._keep(Item(directory, Kind.DIRECTORY, 0o755))
 
     def _item(self, path: str, entry: tarfile.TarInfo) -> Item | None:
         mode, mtime = entry.mode & 0o7777, _time(entry.mtime)
@@ -185,10 +200,14 @@ def index(request: Request) -> Indexed:
         _copy(request)
         with open(request.tar, "rb") as plain:
             reader = LayerReader(plain, request.max_bytes)
-            indexer = Indexer(reader, request.max_entries)
+            indexer = Indexer(reader, request.max_entries, request.max_names)
             indexer.run()
-    except (*DAMAGED, lzma.LZMAError) as error:
+    except DAMAGED as error:
         raise InvalidInput(f"the archive is damaged: {error}"[:300], "make it again") from error
+    except OSError as error:
+        if error.errno is None:  # what bz2 raises for damaged data
+            raise InvalidInput(f"the archive is damaged: {error}"[:300], "make it again") from error
+        raise public_error(error) from error
     with open(request.index, "w", encoding="ascii") as lines:
         for item in indexer.items.values():
             lines.write(json.dumps(asdict(item)) + "\n")

@@ -33,6 +33,10 @@ from corral.rootfs.uploads import receive
 MAX_UPLOAD = 8 << 30
 MAX_PLAIN = 32 << 30
 MAX_ENTRIES = 300_000
+MAX_NAMES = 64 << 20
+MAX_ADDED = 8 << 30
+MAX_ADDED_ENTRIES = 1_000_000
+"""Of all archives that one copy unpacks, together."""
 KEPT_SECONDS = 24 * 3600.0
 _ID = re.compile(r"[0-9a-f]{64}")
 
@@ -118,6 +122,8 @@ class ArchiveStore:
                     owner=placing.owner,
                     mode=placing.mode,
                     unpack=placing.unpack,
+                    max_entries=MAX_ADDED_ENTRIES,
+                    max_bytes=MAX_ADDED,
                 )
                 outcome = await run_program("copyin", request)
             if not outcome["changed"]:
@@ -157,6 +163,7 @@ class ArchiveStore:
             index=str(whole / "index"),
             max_entries=MAX_ENTRIES,
             max_bytes=MAX_PLAIN,
+            max_names=MAX_NAMES,
         )
         outcome = archive_index.Indexed(**await run_program("archive_index", request))
         final = self._folder(tenant, outcome.digest)

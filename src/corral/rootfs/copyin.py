@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _CHUNK = 1 << 18
-_MAX_INNER = 8 << 30
-_MAX_INNER_ENTRIES = 1_000_000
 _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
 
 
@@ -49,7 +47,7 @@ class Request:
     """`tar`: a plain archive; `plan`: a file whose lines are the items to copy (as of an index), each with `place` below
     the target in place of its path. `directories` are `[path, owner]`, made where they are missing. `lowers`, `upper`
     and `mount` are as in `unpack`; `uid_base` is the id of the image's root on disk. `owner` is `user[:group]` of the
-    image, or empty for root.
+    image, or empty for root. `max_entries`, `max_bytes`: of all archives that it unpacks, together.
     """
 
     tar: str
@@ -64,6 +62,8 @@ class Request:
     owner: str
     mode: int | None
     unpack: bool
+    max_entries: int
+    max_bytes: int
 
 
 @dataclass(slots=True)
@@ -109,6 +109,8 @@ class Copier:
         self._archive = archive
         self._request = request
         self._owner = owner
+        self._entries_left = request.max_entries
+        self._bytes_left = request.max_bytes
         self.outcome = Outcome()
 
     def run(self, items: Iterator[Item]) -> None:
@@ -202,13 +204,15 @@ class Copier:
         place = self._request.target
         self.make_parents(place)
         inner = io.BufferedReader(_Window(self._archive, item.offset, item.size))
-        reader = LayerReader(unpacked(inner), _MAX_INNER)
+        reader = LayerReader(unpacked(inner), self._bytes_left)
+        forced = self._owner if self._request.owner else None
+        extractor = _Extractor(reader, self._entries_left, place.lstrip("/"), forced, self._request.uid_base)
         try:
-            base = self._request.uid_base
-            forced = self._owner if self._request.owner else None
-            _Extractor(reader, place.lstrip("/"), forced, base).run()
+            extractor.run()
         except DAMAGED as error:
             raise InvalidInput(f"the archive {item.path or target!r} is damaged: {error}"[:300]) from error
+        self._entries_left -= extractor.outcome.entries
+        self._bytes_left -= extractor.outcome.bytes
         return True
 
 
@@ -241,8 +245,10 @@ class _Window(io.RawIOBase):
 class _Extractor(Unpacker):
     """The entries of an archive below `place`: files whose names look like whiteouts are files."""
 
-    def __init__(self, reader: LayerReader, place: str, owner: Owner | None, uid_base: int) -> None:
-        super().__init__(reader, _MAX_INNER_ENTRIES, uid_base)
+    def __init__(
+        self, reader: LayerReader, max_entries: int, place: str, owner: Owner | None, uid_base: int
+    ) -> None:
+        super().__init__(reader, max_entries, uid_base)
         self._place_below = place
         self._forced = owner
 

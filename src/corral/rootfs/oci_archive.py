@@ -55,6 +55,7 @@ _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _CHUNK = 1 << 20
 _MAX_OUTER = 10_000
 """Entries of an image's archive: blobs and descriptions, not files of the image."""
+_MAX_NAMES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +320,7 @@ async def _received(folder: Path, data: AsyncIterator[bytes]) -> _Archive:
         index=str(folder / "index"),
         max_entries=_MAX_OUTER,
         max_bytes=MAX_BYTES,
+        max_names=_MAX_NAMES,
     )
     await run_program("archive_index", request)
     source.unlink()

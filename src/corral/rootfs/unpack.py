@@ -15,6 +15,7 @@ import errno
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import shutil
 import stat
@@ -44,7 +45,8 @@ _OWN_MODE = 0o7777
 _LATEST = float(1 << 33)
 # What the libraries raise for archives that are not as they should be. BadGzipFile is an OSError: this comes first.
 DAMAGED = (
-    tarfile.TarError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError, ValueError, KeyError, OverflowError,
+    tarfile.TarError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, lzma.LZMAError,
+    EOFError, ValueError, KeyError, OverflowError,
 )  # fmt: skip
 
 
