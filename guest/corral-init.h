@@ -142,4 +142,8 @@ int signal_tree(uint32_t id, pid_t leader, bool reaped, int number);
 
 int file_command(int argc, char **argv);
 
+/* ---- relay.c: `relay ADDRESS PORT`; the exit code ---- */
+
+int relay_port(const char *address, const char *port);
+
 #endif

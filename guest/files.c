@@ -208,6 +208,8 @@ int file_command(int argc, char **argv)
 		return move_file(argv[2], argv[3]);
 	if (argc == 3 && !strcmp(argv[1], "remove") && argv[2][0] == '/')
 		return remove_tree(argv[2]);
-	fprintf(stderr, "usage: corral-init put|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH\n");
+	if (argc == 4 && !strcmp(argv[1], "relay"))
+		return relay_port(argv[2], argv[3]);
+	fprintf(stderr, "usage: corral-init put|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH, relay ADDRESS PORT\n");
 	return 5;
 }

@@ -266,9 +266,13 @@ def test_streams_are_reset_when_the_sandbox_goes_down(outside: Outside, end: str
 
 
 @pytest.mark.gvisor
-def test_a_port_of_a_gvisor_sandbox(outside: Outside) -> None:
+@pytest.mark.parametrize("bind", ["0.0.0.0", "127.0.0.1"])
+def test_a_port_of_a_gvisor_sandbox(outside: Outside, bind: str) -> None:
     with Sandbox.create(client=outside.client, isolation="gvisor", limits=SMALL) as box:
-        serve(box, "0.0.0.0")
+        serve(box, bind)
         found = box.url(PORT)
         with outside.http(host=f"{PORT}-{box.id}.localhost", **{found.header: found.token}) as http:
             assert http.get("/inside").json()["path"] == "/inside"
+        free = f"import socket; socket.create_server(('0.0.0.0', {PORT}))"
+        given_back = f'pkill python3; until python3 -c "{free}" 2>&1; do sleep 0.1; done'
+        assert box.exec(["sh", "-c", given_back], timeout=60).exit_code == 0

@@ -31,6 +31,7 @@ from corral.drivers.oci_host import UsableRuntimes, host_facts, probe_runtimes
 from corral.drivers.oci_places import Place, Record, Records
 from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
 from corral.drivers.oci_start import kill_all, start_over, starting
+from corral.drivers.relays import Relays
 from corral.engine.ports import DriverStatus, EntryKind, GuestFiles, GuestLink, Listener, Saved
 from corral.errors import Conflict, HostError, NotFound, Unsupported
 from corral.host import mounts, namespaces
@@ -86,6 +87,7 @@ class OciDriver:
         self._run_dir = run_dir
         self._store = store
         self._networks = networks
+        self._relays = Relays(networks)
         self._uid_base = uid_base
         self._ca_bundle = ca_bundle
         self._ask = ask
@@ -368,8 +370,10 @@ class OciDriver:
 
     async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
         """As Driver says."""
-        own_kernel = self._runtime(spec.runtime).traits.own_kernel
-        return await self._networks.connect(spec.id, port, inside=not own_kernel)
+        runtime = self._runtime(spec.runtime)
+        if runtime.traits.own_kernel:
+            return await self._relays.connect(spec.id, port, run_inside(runtime, spec.id))
+        return await self._networks.connect(spec.id, port, inside=True)
 
     # -- pausing and ending
     # -------------------------------------------------------------------------------------------
@@ -484,6 +488,7 @@ class OciDriver:
         """As Driver says."""
         await self.stop(sandbox, 0)
         self._files.pop(sandbox, None)
+        self._relays.forget(sandbox)
         await asyncio.to_thread(self._remove_files, sandbox)
 
     def _remove_files(self, sandbox: SandboxId) -> None:

@@ -7,7 +7,7 @@ from e2b import Sandbox, SandboxState
 from python_sync import Fresh, wait_until
 
 COUNTER = "n=0; while sleep 0.05; do n=$((n+1)); echo $n > /home/user/count; done"
-SERVER = "cd /srv && exec python3 -m http.server 8000 --bind 0.0.0.0"
+SERVER = "cd /srv && exec python3 -m http.server {port} --bind {address}"
 
 
 def count(box: Sandbox) -> int:
@@ -75,12 +75,23 @@ def case_snapshots_and_forks_go_on() -> None:
             assert child.kill()
 
 
-def case_ports_are_served() -> None:
+def asked(box: Sandbox, port: int) -> bytes:
+    """What a server in the sandbox answers, asked from outside."""
+    named = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": str(port)}
+    with urllib.request.urlopen(
+        urllib.request.Request(os.environ["E2B_SANDBOX_URL"], headers=named)
+    ) as answer:
+        return answer.read()
+
+
+def case_ports_are_served_of_all_addresses_and_of_the_loopback_after_a_pause_too() -> None:
     with Fresh() as box:
         box.files.write("/srv/index.html", "served", user="root")
-        box.commands.run(SERVER, background=True)
-        wait_until(lambda: "200" in box.commands.run("curl -sI localhost:8000 || true").stdout, "the server")
-        named = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "8000"}
-        request = urllib.request.Request(os.environ["E2B_SANDBOX_URL"], headers=named)
-        with urllib.request.urlopen(request) as answer:
-            assert answer.read() == b"served"
+        for port, address in ((8000, "0.0.0.0"), (8001, "127.0.0.1")):
+            box.commands.run(SERVER.format(port=port, address=address), background=True)
+            probe = f"curl -sI localhost:{port} || true"
+            wait_until(lambda probe=probe: "200" in box.commands.run(probe).stdout, "the server")
+            assert asked(box, port) == b"served"
+        box.pause()
+        box.connect()
+        assert [asked(box, port) for port in (8000, 8001)] == [b"served"] * 2

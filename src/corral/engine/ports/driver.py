@@ -143,7 +143,7 @@ class Driver(Protocol):
 
     async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
         """A connected, non-blocking stream socket to a TCP port of a running sandbox, the caller's; None where nothing
-        listens there. What listens on the loopback of a sandbox with a kernel of its own is not reached."""
+        listens there, on all addresses or on the loopback."""
 
     def files(self, spec: SandboxSpec) -> GuestFiles:
         """Its files, while it is running or stopped."""
