@@ -8,19 +8,20 @@ read to its end, so no usage record is lost; what it had reserved and not settle
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ModelPrice, OpenedSecret
-from corral.errors import Conflict, CorralError, InternalError, InvalidInput, UpstreamFailed, all_errors
+from corral.errors import Conflict, CorralError, InvalidInput, UpstreamFailed
 from corral.gateway.accounts import Accounts, until_taken
+from corral.gateway.calls import CALL_TIMEOUT, Calls, LinkLostError, Order
 from corral.gateway.channel import Channel
+from corral.gateway.kept import Kept, grant_spec, too_many
 from corral.gateway.pushchecks import PushChecks
 from corral.gateway.questions import OnAsk, Questions, refuse_all
 from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
@@ -35,50 +36,10 @@ _log = logging.getLogger(__name__)
 
 READY_TIMEOUT = 30.0
 """Seconds that a new gateway process may take to say that it is ready."""
-CALL_TIMEOUT = 30.0
-_FORGE_TIMEOUT = 90.0
 _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
 _MAX_RECORDS = 256
 _GATHER_SECONDS = 0.01
-
-
-Order = (
-    link.Attach
-    | link.Detach
-    | link.Regrant
-    | link.SetPolicy
-    | link.SetSecrets
-    | link.SetPrices
-    | link.SetConfig
-    | link.SetModels
-    | link.SetAuthority
-    | link.Ping
-)
-
-
-class _LinkLostError(Exception):
-    """The link ended before the answer came."""
-
-
-@dataclass(eq=False, slots=True)
-class _Kept:
-    """A sandbox that is to be served, and the channel whose gateway serves it."""
-
-    attachment: Attachment
-    listeners: tuple[Listener, ...]
-    served_by: Channel | None = None
-
-    def message(self, seq: int) -> link.Attach:
-        a = self.attachment
-        specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
-        return link.Attach(
-            seq, a.sandbox, a.tenant, a.name, _spec(a.grant), a.egress, a.seed, a.repos, a.push, specs
-        )
-
-    def close(self) -> None:
-        for listener in self.listeners:
-            listener.sock.close()
 
 
 class GatewayClient:
@@ -106,8 +67,7 @@ class GatewayClient:
     ) -> None:
         self._first_sock = sock
         self._on_audit = on_audit
-        self._seq = itertools.count(1)
-        self._kept: dict[SandboxId, _Kept] = {}
+        self._kept: dict[SandboxId, Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
         self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
@@ -116,8 +76,7 @@ class GatewayClient:
         self._channel: Channel | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
-        self._calls: dict[int, asyncio.Future[None]] = {}
-        self._forged: dict[int, asyncio.Future[ForgeAnswer]] = {}
+        self._calls = Calls()
         self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
         self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
         self._tasks = asyncio.TaskGroup()
@@ -182,7 +141,7 @@ class GatewayClient:
         )
         try:
             await self._restore(channel)
-        except _LinkLostError:
+        except LinkLostError:
             raise UpstreamFailed(
                 "the gateway process ended while it was starting", "see `corral daemon logs`"
             ) from None
@@ -200,7 +159,7 @@ class GatewayClient:
         await self._wait_ready(READY_TIMEOUT)
         authority = (self._authority,) if self._authority is not None else ()
         for message in (self._config, self._models, *authority, self._secrets, self._prices):
-            await self._say_again(type(message).__name__, self._call(channel, message))
+            await self._say_again(type(message).__name__, self._calls.make(channel, message))
         for kept in list(self._kept.values()):
             await self._say_again(kept.attachment.sandbox, self._serve(kept, channel))
 
@@ -221,7 +180,7 @@ class GatewayClient:
         if len(listeners) > link.MAX_LISTENERS:
             raise too_many(len(listeners))
         own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)
-        kept = _Kept(attachment, own)
+        kept = Kept(attachment, own)
         if (former := self._kept.pop(attachment.sandbox, None)) is not None:
             former.close()
         self._kept[attachment.sandbox] = kept
@@ -260,9 +219,9 @@ class GatewayClient:
         channel = self._channel
         if channel is None or not self._ready.is_set() or kept.served_by is not channel:
             return  # it is told with the attachment
-        with contextlib.suppress(_LinkLostError):
+        with contextlib.suppress(LinkLostError):
             message = link.SetPolicy(0, sandbox, egress, specs)
-            await self._call(channel, message, [listener.sock.fileno() for listener in own])
+            await self._calls.make(channel, message, [listener.sock.fileno() for listener in own])
 
     async def regrant(self, grant: Grant) -> None:
         """Replace a sandbox's grant. See `ports.Gateway`; one that is not served gets it when it is."""
@@ -270,7 +229,7 @@ class GatewayClient:
         if kept is None:
             return
         kept.attachment = replace(kept.attachment, grant=grant)
-        await self._tell(link.Regrant(0, grant.sandbox, _spec(grant)))
+        await self._tell(link.Regrant(0, grant.sandbox, grant_spec(grant)))
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
@@ -339,12 +298,12 @@ class GatewayClient:
         """Return if the gateway answers. Raises UpstreamFailed."""
         try:
             if self._channel is None or not self._ready.is_set():
-                raise _LinkLostError
-            await self._call(self._channel, link.Ping(0))
-        except _LinkLostError:
+                raise LinkLostError
+            await self._calls.make(self._channel, link.Ping(0))
+        except LinkLostError:
             raise UpstreamFailed("the gateway is down", "it is restarted by the daemon; try again") from None
 
-    async def _until_served(self, kept: _Kept) -> None:
+    async def _until_served(self, kept: Kept) -> None:
         """Return when the current gateway serves it, across restarts meanwhile."""
         while True:
             await self._wait_ready(CALL_TIMEOUT)
@@ -353,17 +312,17 @@ class GatewayClient:
                 return
             try:
                 await self._serve(kept, channel)
-            except _LinkLostError:
+            except LinkLostError:
                 continue
             return
 
-    async def _serve(self, kept: _Kept, channel: Channel) -> None:
+    async def _serve(self, kept: Kept, channel: Channel) -> None:
         if kept.served_by is channel:
             return
         fds = [listener.sock.fileno() for listener in kept.listeners]
         if self._kept.get(kept.attachment.sandbox) is not kept:
             return
-        await self._call(channel, kept.message(0), fds)
+        await self._calls.make(channel, kept.message(0), fds)
         kept.served_by = channel
 
     async def _wait_ready(self, seconds: float) -> None:
@@ -380,67 +339,24 @@ class GatewayClient:
         if self._channel is None or not self._ready.is_set():
             return
         try:
-            await self._call(self._channel, message)
-        except _LinkLostError:
+            await self._calls.make(self._channel, message)
+        except LinkLostError:
             return
-
-    async def _call(
-        self,
-        channel: Channel,
-        message: Order,
-        fds: Sequence[int] = (),
-    ) -> None:
-        """Send and wait for the answer. Raises what the gateway answers, or _LinkLostError."""
-        if channel.closed:
-            raise _LinkLostError
-        seq = next(self._seq)
-        answer = self._calls[seq] = asyncio.get_running_loop().create_future()
-        try:
-            channel.send(replace(message, seq=seq), fds)
-            async with asyncio.timeout(CALL_TIMEOUT):
-                await answer
-        except TimeoutError:
-            raise UpstreamFailed("the gateway does not answer", "see `corral daemon logs`") from None
-        finally:
-            del self._calls[seq]
 
     async def call_forge(self, tenant: TenantId, secret: str, call: ForgeCall) -> ForgeAnswer:
         """Call a forge's API with a tenant's secret. See `ports.Gateway`."""
         await self._wait_ready(CALL_TIMEOUT)
-        channel, seq = self._channel, next(self._seq)
+        channel = self._channel
         if channel is None or channel.closed:
             raise UpstreamFailed("the gateway is down", "try again")
-        answer = self._forged[seq] = asyncio.get_running_loop().create_future()
-        try:
-            channel.send(link.CallForge(seq, tenant, secret, call))
-            async with asyncio.timeout(_FORGE_TIMEOUT):
-                found: ForgeAnswer = await answer
-                return found
-        except _LinkLostError:
-            raise UpstreamFailed(
-                "the gateway ended while it called the forge", "look whether it was done"
-            ) from None
-        except TimeoutError:
-            raise UpstreamFailed("the gateway does not answer", "see `corral daemon logs`") from None
-        finally:
-            del self._forged[seq]
+        return await self._calls.forge(channel, tenant, secret, call)
 
     def _take(self, channel: Channel, message: link.Message) -> None:
         match message:
-            case link.Forged(seq=seq) if (forged := self._forged.get(seq)) is not None:
-                if not forged.done():
-                    forged.set_result(message.answer)
-            case link.Failed(seq=seq) if (forged := self._forged.get(seq)) is not None:
-                if not forged.done():
-                    forged.set_exception(_error_of(message))
             case link.Ready(version=link.VERSION):
                 self._ready.set()
-            case link.Done(seq=seq) if (answer := self._calls.get(seq)) is not None:
-                if not answer.done():
-                    answer.set_result(None)
-            case link.Failed(seq=seq) if (answer := self._calls.get(seq)) is not None:
-                if not answer.done():
-                    answer.set_exception(_error_of(message))
+            case link.Done() | link.Failed() | link.Forged() if self._calls.answered(message):
+                return
             case link.Reserve() | link.UsageRecord() | link.Release():
                 self._accounts.take(channel, message)
                 self._hold_back(channel)
@@ -465,10 +381,7 @@ class GatewayClient:
         if channel is not self._channel:
             return
         self._ready.clear()
-        waiting: list[asyncio.Future[Any]] = [*self._calls.values(), *self._forged.values()]
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(_LinkLostError())
+        self._calls.ended()
         self._lost.set()
 
     async def _deliver(self) -> None:
@@ -500,27 +413,3 @@ class GatewayClient:
     def _tenant_of(self, sandbox: SandboxId) -> TenantId | None:
         kept = self._kept.get(sandbox)
         return None if kept is None else kept.attachment.tenant
-
-
-def too_many(sockets: int) -> InvalidInput:
-    """A sandbox's policy names more ports than one message carries sockets."""
-    return InvalidInput(
-        f"{sockets} listening sockets are too many",
-        f"let the policy's rules name at most {link.MAX_LISTENERS - 4} different ports",
-    )
-
-
-def _spec(grant: Grant) -> link.GrantSpec:
-    return link.GrantSpec(
-        grant.token_hash,
-        grant.secrets,
-        grant.models,
-        grant.expires_at,
-        grant.former_hash,
-        grant.former_until,
-        grant.revoked_at is not None,
-    )
-
-
-def _error_of(failed: link.Failed) -> CorralError:
-    return all_errors().get(failed.code, InternalError)(failed.message, failed.hint)
