@@ -88,6 +88,28 @@ def test_a_checkpoint_that_the_disk_has_changed_is_refused_by_name(host: Machine
         after.create_sandbox(TINY)
 
 
+def test_a_layer_without_its_record_keeps_nothing_else_from_working(
+    host: Machine, client: Client, tmp_path: Path
+) -> None:
+    client.create_sandbox(TINY, name=BOX)
+    layer = client.checkpoint(BOX, MADE).layers[-1]
+    host.daemon.stop()
+    place = host.daemon.data / "store" / "layers" / layer.removeprefix("sha256:")
+    btrfs.set_read_only(place, read_only=False)
+    (place / "layer.json").write_bytes(b"")
+    btrfs.set_read_only(place)
+    host.daemon.start()
+    with host.daemon.client() as after:
+        with pytest.raises(HostError, match=place.name):
+            after.create_sandbox(MADE)
+        assert after.exec_command(BOX, "echo alive").stdout == "alive\n"
+        after.build_template_from("more", dockerfile=f"FROM {TINY}\nCOPY <<'EOF' /kept\nkept\nEOF\n")
+        assert _layers(after).hint.endswith(f": {MADE}")
+        after.remove_template(MADE)
+        after.forget_steps()
+        assert _layers(after).status == "ok"
+
+
 def _drop_cache(file: Path) -> None:
     fd = os.open(file, os.O_RDONLY)
     try:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence, Set
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
-from corral.errors import Unsupported
+from corral.errors import HostError, Unsupported
 from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
 from corral.model.template import Template
@@ -170,7 +170,10 @@ class LayerStore:
         return len(gone)
 
     def _size(self, layer: LayerDigest) -> int:
-        return self._store.layer_size(layer) if self._store.has_layer(layer) else 0
+        try:
+            return self._store.layer_size(layer) if self._store.has_layer(layer) else 0
+        except HostError:  # a damaged one must not keep others from being removed
+            return 0
 
     def _known_base(self) -> tuple[LayerDigest, ...] | None:
         if self._base is None or not all(self._store.has_layer(layer) for layer in self._base):

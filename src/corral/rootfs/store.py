@@ -263,7 +263,7 @@ class RootStore:
             with public_errors("make a directory for a layer"):
                 self.require_room(_LAYER_ROOM)
                 fresh = self.temporary()
-                self._create(fresh, self._top(self.layers()))
+                self._create(fresh, self._top(self._readable()))
                 (fresh / TREE).mkdir()
                 (fresh / TREE).chmod(0o755)
             try:
@@ -344,6 +344,13 @@ class RootStore:
     def layers(self) -> set[LayerDigest]:
         """All layers."""
         return {LayerDigest(f"sha256:{entry.name}") for entry in self._layers.iterdir()}
+
+    def _readable(self) -> Iterator[LayerDigest]:
+        """All layers but those whose record is damaged, which nothing can be put upon."""
+        for layer in self.layers():
+            with contextlib.suppress(HostError):
+                read_record(self._layer_dir(layer))
+                yield layer
 
     def layer_size(self, layer: LayerDigest) -> int:
         """Bytes of its files. Of a committed layer: what its sandbox used then. Raises NotFound."""
