@@ -1,6 +1,7 @@
 """`corral self-test`: what a user runs finds nothing here, and would notice a defence that is missing."""
 
 import json
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def test_no_attack_gets_through(arena: "Range", isolation: str) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [item for item in found if item["verdict"] in ("escaped", "failed")] == []
     assert (done.returncode, len(found)) == (0, len(selftest.ATTACKS))
-    assert len([item for item in found if item["verdict"] == "stopped"]) >= 45
+    assert len([item for item in found if item["verdict"] == "stopped"]) >= 95
     assert arena.client.list_sandboxes({"corral.self-test": "1"}) == []
     assert not [item for item in arena.client.list_secrets() if item.name.startswith("self-test")]
 
@@ -58,6 +59,8 @@ def test_a_reachable_sandbox_would_be_noticed(arena: "Range") -> None:
 
 
 def test_every_attack_names_a_rule() -> None:
-    assert all(attack.rules.startswith("G-") for attack in selftest.ATTACKS)
-    assert len(selftest.ATTACKS) >= 50
+    rule = re.compile(r"(G|RES|FILE)-\d+( to G-\d+)?|design \d+")
+    rules = [rule.fullmatch(one) for attack in selftest.ATTACKS for one in attack.rules.split(", ")]
+    assert all(rules)
+    assert len({(attack.rules, attack.tried) for attack in selftest.ATTACKS}) == len(selftest.ATTACKS) >= 120
     assert "self-test" in COMMANDS

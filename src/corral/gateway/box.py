@@ -69,6 +69,7 @@ class Box:
         self.seed = attach.seed
         self.bound: tuple[Bound, ...] = ()
         self.tenants_secrets: Forms | None = None
+        self.tenants_spellings: Forms | None = None
         self.names = NameTable(attach.egress)
         self.audit = AuditTrail(send)
         self.bad_tokens = TokenBucket(_BAD_TOKEN_RATE, _BAD_TOKEN_BURST)
@@ -134,10 +135,13 @@ class Box:
             )
         return self.rules.decide(host, port, self._model_hosts(self._ruled))
 
-    def set_bound(self, bound: tuple[Bound, ...], tenants_secrets: Forms | None) -> None:
+    def set_bound(
+        self, bound: tuple[Bound, ...], tenants_secrets: Forms | None, tenants_spellings: Forms | None
+    ) -> None:
         """Replace the secrets that go to hosts, from the next request on, and what must stand in none (G-42)."""
         self.bound = bound
         self.tenants_secrets = tenants_secrets
+        self.tenants_spellings = tenants_spellings
 
     def bound_at(self, host: str, port: int, *, tls: bool) -> tuple[Bound, ...]:
         """The secrets that go to a canonical host at a port."""
@@ -262,7 +266,11 @@ class Box:
         status: int = 0,
         refs: str = "",
     ) -> None:
-        """Write an audit record about this box; one that names refs is never left out."""
+        """Write an audit record about this box; one that names refs is never left out. A refused path may hold a secret, which
+        is not written down (G-323).
+        """
+        if decision == "denied" and self.tenants_spellings is not None and path:
+            path = "" if self.tenants_spellings.occur_in(path.encode("utf-8", "replace")) else path
         record = AuditRecord(
             at=datetime.now(UTC), tenant=self.tenant, sandbox=self.id, kind=kind, decision=decision, host=host[:253],
             port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,

@@ -160,9 +160,11 @@ class Outbound:
         """What looks for secrets in the request, its head being free of them (G-44)."""
         if self._box.tenants_secrets is None:
             return None
-        guard = Guard(self._box.tenants_secrets)
+        guard, head = Guard(self._box.tenants_secrets), "\n".join([target, *(value for _, value in fields)])
         try:
-            guard.check("\n".join([target, *(value for _, value in fields)]).encode())
+            for forms in (self._box.tenants_secrets, self._box.tenants_spellings):
+                if forms is not None:
+                    Guard(forms).check(head.encode())
         except LeakError as leak:
             raise StopError(self.leaked(allowed, leak.name)) from None
         return guard

@@ -181,7 +181,8 @@ class Service:
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
     def _bind(self, box: Box) -> None:
-        box.set_bound(self._vault.bound(box), self._vault.values(box.tenant))
+        vault = self._vault
+        box.set_bound(vault.bound(box), vault.values(box.tenant), vault.spellings(box.tenant))
 
     def _granted(self, box: Box) -> Mapping[str, Credential]:
         return self._vault.granted(box)

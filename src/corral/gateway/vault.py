@@ -31,6 +31,7 @@ class Vault:
     def __init__(self, secrets: Sequence[SecretSpec] = ()) -> None:
         """Raises InvalidInput for a base URL that nothing can be sent to."""
         self._all = {(spec.tenant, spec.name): _credential(spec) for spec in secrets}
+        self._spelled: dict[TenantId, Forms | None] = {}
 
     def granted(self, box: Box) -> Mapping[str, Credential]:
         """The secrets that a box's grant covers and that exist, by name (G-173)."""
@@ -62,6 +63,15 @@ class Vault:
         }
         return Forms.of(labels) if labels else None
 
+    def spellings(self, tenant: TenantId) -> Forms | None:
+        """What must not stand in the head of a request either: its secrets as addresses and credentials write them.
+        Made once for all of its sandboxes.
+        """
+        if tenant not in self._spelled:
+            found = [one.forms for (owner, _), one in self._all.items() if owner == tenant]
+            self._spelled[tenant] = Forms.joined(found) if found else None
+        return self._spelled[tenant]
+
     def model_hosts(self, tenant: TenantId, ruled: frozenset[str]) -> frozenset[str]:
         """Hosts that only the metered service may reach (G-185); but a rule may name the host of a base URL."""
         hosts = {
@@ -78,7 +88,7 @@ def _credential(spec: SecretSpec) -> Credential:
             parts = parts_of(spec.value, checked_binding(spec.binding).mode)
         except CorralError as error:
             raise InvalidInput(f"secret {spec.name!r}: {error.message}", error.hint) from None
-        return Credential(spec, Forms.joined(map(Forms, parts)), parts)
+        return Credential(spec, Forms.joined(Forms(part, spec.name) for part in parts), parts)
     parts = urlsplit(spec.base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise InvalidInput(

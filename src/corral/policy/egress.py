@@ -95,8 +95,9 @@ def canonical_host(text: str) -> str:
     IPv6 literals are accepted with or without brackets and returned without. Raises InvalidInput for what no
     host may be (G-51).
     """
-    host = text.removeprefix("[").removesuffix("]") if text.startswith("[") and text.endswith("]") else text
-    if ":" in host:
+    bracketed = text.startswith("[") and text.endswith("]")
+    host = text[1:-1] if bracketed else text
+    if bracketed or ":" in host:
         return _canonical_v6(host)
     host = host.lower().removesuffix(".")
     if not host.isascii():

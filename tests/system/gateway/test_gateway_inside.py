@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import aiohttp
 import brotli  # type: ignore[import-untyped]
@@ -283,7 +284,7 @@ async def test_a_key_of_its_own_is_no_way_around(inside: Inside) -> None:
 
 
 async def test_a_secret_itself_never_leaves(inside: Inside) -> None:
-    """G-44: in the head, in the body, cut in two."""
+    """G-44: in the head, as addresses and credentials spell it too, in the body, cut in two."""
     await inside.bind(Binding((HOST,), (inside.server,)))
 
     async def halves() -> AsyncIterator[bytes]:
@@ -292,12 +293,22 @@ async def test_a_secret_itself_never_leaves(inside: Inside) -> None:
         yield SECRET[10:].encode() + b"b"
 
     async with inside.client() as http:
-        for options in ({"headers": {"X-Note": SECRET}}, {"data": f"x{SECRET}"}, {"data": halves()}):
+        basic = base64.b64encode(f"ab:{SECRET}".encode()).decode()
+        heads: list[dict[str, Any]] = [
+            {"headers": {"X-Note": quote(SECRET, safe="")}},
+            {"headers": {"Authorization": f"Basic {basic}"}},
+        ]
+        for options in ({"headers": {"X-Note": SECRET}}, *heads, {"data": f"x{SECRET}"}, {"data": halves()}):
             async with http.post(inside.url(), **options) as answer:
                 assert answer.status == 403
                 assert (await answer.json())["rule"] == "secret-in-request"
+        async with http.post(inside.url(f"/{SECRET}")) as answer:
+            assert answer.status == 403
     assert not any(SECRET.encode() in body for _, _, body in inside.seen)
     assert (await inside.bed.audit("leak", "denied")).secret == NAME
+    await inside.bed.audit("http", "denied")
+    spelled = (SECRET, quote(SECRET, safe=""), quote(SECRET))
+    assert not any(form in record.path for record in inside.bed.audits for form in spelled)
 
 
 CODINGS: dict[str, Callable[[bytes], bytes]] = {

@@ -101,7 +101,21 @@ def test_authority(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a.com:", "a.com:0", "a.com:65536", "a.com:+1", "a.com: 1", "[::1", "[::1]x", "[::1]:", "a:b:c"]
+    "text",
+    [
+        "[a.com]",
+        "[1.2.3.4]:80",
+        "[]",
+        "a.com:",
+        "a.com:0",
+        "a.com:65536",
+        "a.com:+1",
+        "a.com: 1",
+        "[::1",
+        "[::1]x",
+        "[::1]:",
+        "a:b:c",
+    ],
 )
 def test_bad_authority(text: str) -> None:
     with pytest.raises(InvalidInput):

@@ -17,12 +17,15 @@ from corral.sdk.client import Client
 from corral.sdk.sandbox import Sandbox
 from corral.testing.attack import guest
 from corral.testing.attack.loot import Loot, loot
+from corral.testing.attack.witness import Witness, witness
 
 GATEWAY = "10.200.0.1"
 PLACE = "/opt/attack"
 LABEL = "corral.self-test"
 MIB = 1024 * 1024
 SMALL = {"memory": 512 * MIB, "pids": 256, "disk": 256 * MIB}
+HOST = "host.corral"
+"""The host itself, as a service that a rule can open."""
 ALLOWED, OTHER, PUBLIC = "allowed.example", "other.example", "93.184.215.14"
 
 
@@ -99,8 +102,15 @@ class Arena:
     secret_file: Path
     loot: Loot
     folder: Path
+    bound_to: Witness
+    unbound: Witness
+    ruled: Witness
+    kept: str
+    """A secret that goes to `bound_to` and to nowhere else; its name is `name_of_kept`."""
+    name_of_kept: str
     _boxes: dict[str, Sandbox] = field(default_factory=dict)
     _made: list[Sandbox] = field(default_factory=list)
+    _known: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plain(self) -> Sandbox:
@@ -124,6 +134,37 @@ class Arena:
         """Another sandbox that may use the key."""
         return self._box("neighbour", secrets=(self.loot.secret,))
 
+    @property
+    def keeper(self) -> Sandbox:
+        """One that may use the kept secret, and reach all three witnesses, the last one by a rule of method and path."""
+        rules = (self.bound_rule, f"private:{HOST}:{self.unbound.port}")
+        ruled = f"GET private:{HOST}:{self.ruled.port}/api/**"
+        return self._box("keeper", secrets=(f"{self.name_of_kept}=KEPT",), allow=(*rules, ruled))
+
+    @property
+    def glutton(self) -> Sandbox:
+        """One that takes all that it can get."""
+        return self._box("glutton")
+
+    @property
+    def bound_rule(self) -> str:
+        """What allows to reach the witness that gets the kept secret."""
+        return f"private:{HOST}:{self.bound_to.port}"
+
+    @property
+    def stand_in(self) -> str:
+        """What the keeper holds in the place of the kept secret."""
+        if "stand-in" not in self._known:
+            self._known["stand-in"] = self.keeper.exec("printenv KEPT").stdout.strip()
+        return str(self._known["stand-in"])
+
+    def found(self, program: str, *args: object) -> Any:
+        """What a program that only looks has found in the plain sandbox; it looks once."""
+        key = f"{program} {args}"
+        if key not in self._known:
+            self._known[key] = self.run(self.plain, program, *args)
+        return self._known[key]
+
     def extra(self, **options: Any) -> Sandbox:
         """A sandbox for one attack."""
         wanted = {"isolation": self.isolation, "limits": SMALL, "labels": {LABEL: "1"}, **options}
@@ -132,6 +173,11 @@ class Arena:
         for program in sorted(Path(guest.__file__).parent.glob("*.py")):
             box.files.write(f"{PLACE}/attack/{program.name}", program.read_bytes(), user="root")
         return box
+
+    def remove(self, box: Sandbox) -> None:
+        """Remove one that `extra` made, before the end."""
+        self._made.remove(box)
+        self.client.remove_sandbox(box.id)
 
     def _box(self, kind: str, **options: Any) -> Sandbox:
         if kind not in self._boxes:
@@ -153,9 +199,12 @@ class Arena:
 
     def address_of(self, box: Sandbox, name: str) -> str:
         """The address that stands for an allowed name."""
-        [answer] = self.net(box, ("dns", GATEWAY, name))
-        expect(answer.get("address"), f"{name} has no address: {answer}")
-        return str(answer["address"])
+        key = f"{name} of {box.id}"
+        if key not in self._known:
+            [answer] = self.net(box, ("dns", GATEWAY, name))
+            expect(answer.get("address"), f"{name} has no address: {answer}")
+            self._known[key] = answer["address"]
+        return str(self._known[key])
 
     def token(self, box: Sandbox) -> str:
         """What a sandbox holds in the place of a key."""
@@ -228,7 +277,13 @@ def open_arena(client: Client, isolation: str) -> Iterator[Arena]:
         secret_file.chmod(0o600)
         trap = stack.enter_context(open_trap(folder))
         stolen = stack.enter_context(loot(client))
-        arena = Arena(client, isolation, trap, secret_file, stolen, folder)
+        bound_to, unbound, ruled = (stack.enter_context(witness()) for _ in range(3))
+        kept, name = f"glpat-Kept/{secrets.token_hex(12)}+a=b", f"self-test-{secrets.token_hex(3)}"
+        client.put_secret(name, kept, binding={"hosts": [HOST], "ports": [bound_to.port], "plaintext": True})
+        stack.callback(client.remove_secret, name)
+        arena = Arena(
+            client, isolation, trap, secret_file, stolen, folder, bound_to, unbound, ruled, kept, name
+        )
         stack.callback(arena.close)
         yield arena
 

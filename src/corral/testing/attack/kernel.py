@@ -1,10 +1,14 @@
 """Attacks on the kernel and on the limits, as the sandbox's root."""
 
+import contextlib
+import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from corral.errors import CorralError
-from corral.testing.attack.arena import MIB, Arena, Attack, SkippedError, expect
+from corral.testing.attack.arena import MIB, SMALL, Arena, Attack, SkippedError, expect
 
 REFUSED = {"EPERM", "ENOSYS"}
 # What gives a capability that would be worth having; CAP_… by number.
@@ -28,6 +32,7 @@ _HARMLESS = frozenset(
     }
     | {"stdin", "stdout", "stderr"}
 )
+_OUTSIDE = ("/var/tmp/", "/var/lib/corral", "/sys/fs/cgroup")  # noqa: S108 - where a daemon's files are
 _OWN_KERNEL = "the sandbox has a kernel of its own"
 
 
@@ -43,12 +48,37 @@ def _refused(arena: Arena, part: str, wanted: set[str]) -> int:
     return len(found)
 
 
-def _calls(arena: Arena) -> str:
-    _container_only(arena)
-    count = _refused(arena, "calls", REFUSED)
-    return (
-        f"seccomp: {count} calls refused (mount, keyctl, bpf, perf, userfaultfd, io_uring, modules, kexec, …)"
-    )
+_CALLS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("use keyrings, which all of the kernel shares", ("add_key", "request_key", "keyctl")),
+    ("use io_uring", ("io_uring_setup", "io_uring_enter")),
+    ("load programs into the kernel (bpf)", ("bpf",)),
+    ("watch the kernel (perf, syslog, fanotify, accounting)", ("perf_event_open", "syslog", "fanotify_init", "acct")),
+    ("stop the kernel at a page (userfaultfd) and hide memory from it", ("userfaultfd", "memfd_secret")),
+    ("load modules, and another kernel", ("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load")),
+    ("set the host's clock", ("settimeofday", "clock_settime", "adjtimex")),
+    ("open files of the host by handles", ("open_by_handle_at",)),
+    ("mount", ("mount", "umount2", "pivot_root")),
+    ("mount by the newer calls", ("fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "move_mount", "mount_setattr")),
+    ("enter another namespace", ("setns", "clone3")),
+    ("move pages, and take another process's files", ("move_pages", "migrate_pages", "mbind", "pidfd_getfd")),
+    ("swap, set quotas, rename and restart the host",
+     ("swapon", "swapoff", "quotactl", "reboot", "sethostname", "setdomainname", "vhangup")),
+    ("reach ports of the machine, and its segments", ("iopl", "ioperm", "modify_ldt")),
+)  # fmt: skip
+
+
+def _call(names: tuple[str, ...]) -> Callable[[Arena], str]:
+    def run(arena: Arena) -> str:
+        _container_only(arena)
+        found: dict[str, str] = arena.found("kernel", "calls")
+        tried = {name: found[name] for name in names if name in found}
+        if not tried:
+            raise SkippedError("this machine has no such calls")
+        bad = {name: said for name, said in tried.items() if said not in REFUSED}
+        expect(not bad, f"not refused: {bad}")
+        return f"seccomp: {', '.join(tried)} refused"
+
+    return run
 
 
 def _namespaces(arena: Arena) -> str:
@@ -187,8 +217,168 @@ def _disk(arena: Arena) -> str:
     return f"the quota holds: {found['written'] // MIB} MiB, then {found['error']}"
 
 
+def _pairs(arena: Arena) -> str:
+    _container_only(arena)
+    found = arena.found("sockets")["pairs"]
+    expect(found == [socket.AF_UNIX], f"pairs of families {found}")
+    return "seccomp: pairs are local sockets, as single ones are of a few families"
+
+
+def _core(arena: Arena) -> str:
+    _container_only(arena)
+    found = arena.found("kernel", "core")
+    limits = {said for what, said in found.items() if what.startswith(("set", "at"))}
+    expect(limits == {"(1, 1)"}, f"a limit at which the kernel runs the host's handler can be had: {limits}")
+    return "the limit is 1, at which the kernel dumps nothing to anybody, and cannot be set to another"
+
+
+def _programs(arena: Arena) -> str:
+    places = ("/proc/1/exe", "/run/corral/init", "/usr/local/bin/corral-ask", "/run/corral/trust/ca.pem")
+    script = "; ".join(f"( echo x >> {place} ) 2>/dev/null && echo {place}" for place in places)
+    done = arena.plain.exec(
+        f"{script}; ln /run/corral/init /root/init 2>/dev/null && echo linked; true", user="root"
+    )
+    expect(not done.stdout, f"can be written: {done.stdout.split()}")
+    return f"bound read-only from copies of the host's: {len(places)} cannot be written, nor linked to"
+
+
+def _descriptors_left(arena: Arena) -> str:
+    script = "for f in /proc/[0-9]*/fd/*; do readlink $f; done 2>/dev/null | sort -u"
+    found = set(arena.plain.exec(script, user="root").stdout.split())
+    host = [path for path in found if path.startswith((*_OUTSIDE, str(arena.folder)))]
+    expect(not host, f"descriptors of the host: {host[:3]}")
+    up = arena.plain.exec(
+        "for f in /proc/[0-9]*/fd/*; do cat $f/../../../../../../../../etc/hostname; done 2>/dev/null | sort -u; true",
+        user="root",
+    ).stdout.split()
+    expect(socket.gethostname() not in up, "a descriptor leads to the host's files")
+    return f"{len(found)} open files of all processes, PID 1 too: none leads out"
+
+
+def _directory_left(arena: Arena) -> str:
+    for number in range(3, 20):
+        with contextlib.suppress(CorralError):
+            done = arena.plain.exec(
+                f"cat ../../../../..{arena.secret_file}", user="root", cwd=f"/proc/self/fd/{number}"
+            )
+            expect(arena.secret_file.read_text() not in done.stdout, "a command was started outside")
+    return "a working directory is looked up inside, after all that the host had open is shut"
+
+
+def _overlay(arena: Arena) -> str:
+    code = (
+        "import os, json\nfound = {}\nos.makedirs('/root/over', exist_ok=True)\n"
+        "for name in ('trusted.overlay.redirect', 'trusted.overlay.opaque', 'trusted.overlay.metacopy', 'security.ima'):\n"
+        "    try: os.setxattr('/root/over', name, b'/etc'); found[name] = 'ok'\n"
+        "    except OSError as error: found[name] = error.strerror\n"
+        "try: os.mknod('/root/white', 0o20000, 0); found['whiteout'] = 'ok'\n"
+        "except OSError as error: found['whiteout'] = error.strerror\nprint(json.dumps(found))"
+    )
+    found = json.loads(arena.plain.exec(["python3", "-c", code], user="root").stdout)
+    bad = [name for name, said in found.items() if said == "ok"]
+    expect(not bad or arena.isolation != "container", f"could be set: {bad}")
+    expect(
+        arena.plain.exec("ls /root/over").exit_code != 0 or not arena.plain.exec("ls /root/over").stdout,
+        "uncovered",
+    )
+    return f"attributes and nodes by which layers are joined cannot be set: {len(found)} refused"
+
+
+def _exhaust(arena: Arena, way: str, limit: int, **options: Any) -> tuple[int, dict[str, Any]]:
+    command = ["python3", "-m", "attack.exhaust", way, str(limit)]
+    if arena.glutton.refresh().info.state != "running":  # the one before took so much that it ended
+        arena.glutton.start()
+    done = arena.glutton.exec(command, cwd="/opt/attack", timeout=60, **options)
+    expect(arena.plain.exec("echo alive").stdout == "alive\n", "another sandbox no longer answers")
+    return done.exit_code, json.loads(done.stdout.strip() or "{}")
+
+
+def _terminals(arena: Arena) -> str:
+    _container_only(arena)
+    _, found = _exhaust(arena, "terminals", 9000)
+    expect(found.get("opened", 0) <= 256, f"{found.get('opened')} terminals")
+    return f"{found['opened']} terminals, then {found['error']}"
+
+
+def _unread(arena: Arena) -> str:
+    _container_only(arena)
+    code, found = _exhaust(arena, "unread", 400)
+    held = found.get("held", 0)
+    expect(code == 137 or held < 200 * MIB, f"{held // MIB} MiB of the host's memory in a sandbox of 512")
+    return f"what connections hold is bounded: {held // MIB} MiB of 400"
+
+
+def _memory_files(arena: Arena) -> str:
+    code, found = _exhaust(arena, "shared", 600, user="root")
+    over = {place: said for place, said in found.items() if said["written"] > 512 * MIB}
+    expect(not over and (found or code == 137), f"more than its memory: {over}")
+    return "every file system in memory has a size, and counts as memory"
+
+
+def _open_files(arena: Arena) -> str:
+    code, found = _exhaust(arena, "descriptors", 200_000)
+    expect(code == 137 or found.get("opened", 0) <= 66_000, f"{found} open files")
+    return f"{found.get('opened', 0)} open files in one process, then {found.get('error', 'its end')}"
+
+
+def _inodes(arena: Arena) -> str:
+    box = arena.extra(limits={**SMALL, "disk": 8 * MIB})
+    found = arena.run(box, "exhaust", "inodes", 30_000, user="user")
+    expect(
+        found["error"] in {"EDQUOT", "ENOSPC"},
+        f"{found['made']} files on a disk of 8 MiB, then {found['error']}",
+    )
+    return f"empty files count as disk: {found['made']}, then {found['error']}"
+
+
+def _sparse(arena: Arena) -> str:
+    box = arena.plain
+    before = box.stats().disk
+    box.exec("for i in 1 2 3 4; do truncate -s 1T /home/user/hole$i; done; sync", user="root")
+    used = box.stats().disk - before
+    with contextlib.suppress(CorralError):
+        box.files.write("/home/user/after", "still written")
+    written = box.exec("cat /home/user/after; rm -f /home/user/hole*").stdout
+    expect(used < 16 * MIB and written == "still written", f"holes of 4 TB cost {used} bytes")
+    return "holes cost nothing, and what is read of them is bounded by who reads"
+
+
+def _deep(arena: Arena) -> str:
+    box = arena.extra()
+    code = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
+    made = box.exec(["python3", "-c", code], timeout=60).exit_code
+    listed = len(box.files.list("/home/user"))
+    arena.remove(box)
+    expect(made == 0 and listed >= 1, "the tree was not made")
+    expect(arena.plain.exec("echo alive").stdout == "alive\n", "another sandbox no longer answers")
+    return "3,000 levels, paths of 600,000 bytes: listed, and removed with their sandbox"
+
+
+def _spool(arena: Arena) -> str:
+    box, place = arena.extra(), "/run/corral/io/fill"
+    script = f"fallocate -l 700M {place}; stat -c %b {place} > /tmp/blocks; rm -f {place}; true"
+    box.exec(script, user="root", timeout=60)
+    size = int(box.exec("cat /tmp/blocks", user="root").stdout or 0) * 512
+    expect(size < 600 * MIB, f"{size // MIB} MiB beside the disk's limit")
+    return f"the place of output has a limit of its own: 700 MiB are refused at {size // MIB}"
+
+
 ATTACKS = (
-    Attack("G-1, G-3", "make system calls that only a host needs", _calls),
+    *(Attack("G-3, design 5", tried, _call(names)) for tried, names in _CALLS),
+    Attack("G-300, design 5", "have a pair of sockets of a family that is refused singly", _pairs),
+    Attack("design 1", "have the host's crash handler run", _core),
+    Attack("G-1, FILE-14", "write to the programs that the host starts inside", _programs),
+    Attack("G-1", "find a descriptor of the host that was left open", _descriptors_left),
+    Attack("G-1", "run a command in a directory that was left open", _directory_left),
+    Attack("G-1", "reach below one's files by the file system's own attributes", _overlay),
+    Attack("RES-11", "take all terminals", _terminals),
+    Attack("RES-11", "fill the kernel's memory with what nobody reads", _unread),
+    Attack("RES-11", "fill memory by files in it", _memory_files),
+    Attack("RES-11", "open files without end", _open_files),
+    Attack("RES-11", "make files without end", _inodes),
+    Attack("RES-3", "claim a disk by files of holes", _sparse),
+    Attack("RES-11", "nest directories without end", _deep),
+    Attack("G-340", "fill what the output is kept in", _spool),
     Attack("G-3", "make new namespaces, and leave by the oldest chroot trick", _namespaces),
     Attack("G-3", "get around the filter by another ABI", _abi),
     Attack("G-1", "type into the terminal of whoever attaches", _terminal),

@@ -7,11 +7,14 @@ from time import monotonic
 
 from corral.errors import CorralError
 from corral.sdk.client import Client
-from corral.testing.attack import control, files, kernel, keys, network
+from corral.testing.attack import bound, control, files, framing, kernel, keys, network, resolver
 from corral.testing.attack.arena import Attack, EscapedError, SkippedError, open_arena
 
 ATTACKS: tuple[Attack, ...] = (
     *network.ATTACKS,
+    *framing.ATTACKS,
+    *resolver.ATTACKS,
+    *bound.ATTACKS,
     *keys.ATTACKS,
     *control.ATTACKS,
     *files.ATTACKS,

@@ -99,6 +99,34 @@ def udp(host: str, port: int, data: str = "x") -> str:
         return type(error).__name__
 
 
+def datagram(host: str, port: int, data: str) -> str:
+    """A datagram whose answer nobody waits for."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        return outcome(connection.sendto, data.encode("latin-1"), (host, port))
+
+
+def questions(server: str, name: str, count: int) -> int:
+    """Many DNS questions, as fast as they go; how many answers came."""
+    query = _question(name, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        connection.connect((server, 53))
+        for _ in range(count):
+            connection.send(query)
+        connection.settimeout(0.2)
+        answers = 0
+        try:
+            while connection.recv(4096):
+                answers += 1
+        except TimeoutError:
+            return answers
+    return answers
+
+
+def _question(name: str, kind: int) -> bytes:
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    return struct.pack("!6H", 0x1234, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", kind, 1)
+
+
 def ping(host: str) -> str:
     """An echo request by an unprivileged ICMP socket."""
     try:
@@ -115,8 +143,7 @@ def ping(host: str) -> str:
 
 def dns(server: str, name: str, kind: int = 1, over_tcp: bool = False) -> dict[str, Any]:
     """A DNS question to a server: the answer's code, and how many answers it holds."""
-    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
-    query = struct.pack("!6H", 0x1234, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", kind, 1)
+    query = _question(name, kind)
     try:
         with socket.socket(
             socket.AF_INET, socket.SOCK_STREAM if over_tcp else socket.SOCK_DGRAM
