@@ -15,7 +15,7 @@ from corral.testing.attack.selftest import Verdict, run_attacks
 if TYPE_CHECKING:
     from tests.attack.conftest import Range
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 
 def test_no_attack_gets_through(arena: "Range", isolation: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .kit import outcome, report
 
-PATIENCE = 3.0
+PATIENCE = 10.0
 
 
 def tcp(host: str, port: int) -> str:
