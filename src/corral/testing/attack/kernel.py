@@ -322,11 +322,11 @@ def _open_files(arena: Arena) -> str:
 
 
 def _inodes(arena: Arena) -> str:
-    box = arena.extra(limits={**SMALL, "disk": 8 * MIB})
+    box = arena.extra(limits={**SMALL, "disk": 16 * MIB})
     found = arena.run(box, "exhaust", "inodes", 30_000, user="user")
     expect(
         found["error"] in {"EDQUOT", "ENOSPC"},
-        f"{found['made']} files on a disk of 8 MiB, then {found['error']}",
+        f"{found['made']} files on a disk of 16 MiB, then {found['error']}",
     )
     return f"empty files count as disk: {found['made']}, then {found['error']}"
 
