@@ -6,13 +6,11 @@ What keeps a hostile sandbox in is in tests/attack; here is what an honest agent
 import json
 import os
 import secrets
-import socketserver
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Thread
 
 import pytest
 from tests.conftest import Daemon
@@ -189,25 +187,30 @@ def test_an_agent_that_is_missing_is_told(daemon: Daemon, client: Client, box: S
     assert "corral secret add" in unusable.value.hint
 
 
-class Banner(socketserver.BaseRequestHandler):
-    """Speaks first, as databases and mail servers do, and then says back what it is told."""
+BANNER = """
+import socketserver
 
-    def handle(self) -> None:
-        self.request.sendall(b"220 \x00ready\n")
+class Banner(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"220 \\x00ready\\n")
         while data := self.request.recv(65536):
             self.request.sendall(data)
+
+with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Banner) as server:
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+"""
 
 
 @pytest.fixture
 def banner() -> Iterator[int]:
-    """A server of a protocol that nobody knows; its port."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Banner) as server:
-        server.daemon_threads = True
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    """A server that speaks first, as databases and mail servers do, and then says back what it is told; its port."""
+    with subprocess.Popen([sys.executable, "-c", BANNER], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 DIAL = """
@@ -226,11 +229,10 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as s:
 """
 
 
-@pytest.mark.parametrize("isolation", ["container", "gvisor"])
-def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int, isolation: str) -> None:
+def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int) -> None:
     """G-299, G-54, G-55: the server may speak first; a name lets nothing but itself through."""
     rules = (f"private:tcp:host.corral:{banner}", f"web.example.com:{banner}")
-    with Sandbox.create(client=client, isolation=isolation, allow=rules) as box:
+    with Sandbox.create(client=client, allow=rules) as box:
         box.files.write("/tmp/dial.py", DIAL.encode())
         shown = box.exec(f"python3 /tmp/dial.py host.corral {banner}", timeout=120)
         assert shown.stdout.split("\n")[:2] == [r"b'220 \x00ready\n'", "300000"], shown
