@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.errors import CorralError
+from corral.sdk.sandbox import Sandbox
 from corral.testing.attack.arena import MIB, SMALL, Arena, Attack, SkippedError, expect
 
 REFUSED = {"EPERM", "ENOSYS"}
@@ -284,11 +285,11 @@ def _overlay(arena: Arena) -> str:
     return f"attributes and nodes by which layers are joined cannot be set: {len(found)} refused"
 
 
-def _exhaust(arena: Arena, way: str, limit: int, **options: Any) -> tuple[int, dict[str, Any]]:
+def _exhaust(
+    arena: Arena, way: str, limit: int, box: Sandbox | None = None, **options: Any
+) -> tuple[int, dict[str, Any]]:
     command = ["python3", "-m", "attack.exhaust", way, str(limit)]
-    if arena.glutton.refresh().info.state != "running":  # the one before took so much that it ended
-        arena.glutton.start()
-    done = arena.glutton.exec(command, cwd="/opt/attack", timeout=60, **options)
+    done = (box or arena.glutton).exec(command, cwd="/opt/attack", timeout=60, **options)
     expect(arena.plain.exec("echo alive").stdout == "alive\n", "another sandbox no longer answers")
     return done.exit_code, json.loads(done.stdout.strip() or "{}")
 
@@ -309,7 +310,7 @@ def _unread(arena: Arena) -> str:
 
 
 def _memory_files(arena: Arena) -> str:
-    code, found = _exhaust(arena, "shared", 600, user="root")
+    code, found = _exhaust(arena, "shared", 600, arena.extra(), user="root")
     over = {place: said for place, said in found.items() if said["written"] > 512 * MIB}
     expect(not over and (found or code == 137), f"more than its memory: {over}")
     return "every file system in memory has a size, and counts as memory"
