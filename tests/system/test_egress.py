@@ -229,10 +229,11 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as s:
 """
 
 
-def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int) -> None:
+@pytest.mark.parametrize("isolation", ["container", "gvisor"])
+def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int, isolation: str) -> None:
     """G-299, G-54, G-55: the server may speak first; a name lets nothing but itself through."""
     rules = (f"private:tcp:host.corral:{banner}", f"web.example.com:{banner}")
-    with Sandbox.create(client=client, allow=rules) as box:
+    with Sandbox.create(client=client, isolation=isolation, allow=rules) as box:
         box.files.write("/tmp/dial.py", DIAL.encode())
         shown = box.exec(f"python3 /tmp/dial.py host.corral {banner}", timeout=120)
         assert shown.stdout.split("\n")[:2] == [r"b'220 \x00ready\n'", "300000"], shown

@@ -26,6 +26,8 @@ class Side(asyncio.Protocol):
         self.peer: Side | None = None
         self.ended = False
         self.carried = 0
+        self.early = bytearray()
+        """What came before there was a peer: a transport may give what it has read already although it was told to wait."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio's.
@@ -43,6 +45,10 @@ class Side(asyncio.Protocol):
         if peer is not None and peer.transport is not None:
             self.carried += len(data)
             peer.transport.write(data)
+        elif peer is None and self.transport is not None:
+            self.early += data
+            if len(self.early) > BUFFER:
+                self.transport.abort()
 
     def eof_received(self) -> bool:
         """Pass the end on; keep the connection for the other direction."""
@@ -79,6 +85,10 @@ class Side(asyncio.Protocol):
 def join(client: Side, upstream: Side) -> None:
     """Make a relay of two connected sides, and end it when nothing moves any more."""
     client.peer, upstream.peer = upstream, client
+    for side, other in ((client, upstream), (upstream, client)):
+        if side.early and other.transport is not None:
+            other.transport.write(bytes(side.early))
+            side.early.clear()
     _watch(asyncio.get_running_loop(), client, upstream, seen=-1, idle=0.0)
 
 

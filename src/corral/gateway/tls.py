@@ -222,9 +222,9 @@ class TlsClient(Side):
             upstream.abort()
             return
         self._box.allow(self._kind, decision)
-        join(self, self._upstream)
         if hello:
             upstream.write(hello)
+        join(self, self._upstream)
         upstream.resume_reading()
         self.transport.resume_reading()
 
