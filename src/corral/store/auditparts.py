@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from sqlalchemy import Row
 
+from corral.host.statefile import flush
 from corral.store.audit import MAX_DETAIL, Place, canonical, chain
 from corral.store.keys import Keys
 
@@ -64,16 +65,15 @@ class PartWriter:
         seal = keys.audit_part(first.sequence, first.hash, last.sequence, last.hash)
         self._line({"last": last.sequence, "hash": last.hash, "seal": seal})
         self._file.close()
-        self._raw.flush()
-        os.fsync(self._raw.fileno())
         self._raw.close()
+        flush(self._path)
         begins = f"audit-{first.sequence + 1:012}-"
         name = f"{begins}{last.sequence:012}.jsonl.gz"
         self._path.rename(self._directory / name)
         for other in self._directory.glob(f"{begins}*"):
             if other.name != name:
                 other.unlink()
-        _sync(self._directory)
+        flush(self._directory)
 
     def abandon(self) -> None:
         """Leave nothing. Idempotent, also after `finish`."""
@@ -137,11 +137,3 @@ def _hash(previous: str, value: dict[str, Any]) -> str:
     at = datetime.fromisoformat(value["at"])
     record = canonical(value["sequence"], at, value["tenant"], value["sandbox"], value["kind"], detail)
     return chain(previous, record)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
