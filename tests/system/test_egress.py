@@ -240,7 +240,9 @@ def test_any_protocol_where_a_rule_lets_it_through(client: Client, banner: int, 
         for host in ("web.example.com", "203.0.113.9"):
             shown = box.exec(f"python3 /tmp/dial.py {host} {banner} speak", timeout=120)
             assert "220" not in shown.stdout, shown
-        client.change_egress(box.id, deny=["host.corral"])
+        shown = box.exec(f"python3 /tmp/dial.py host.corral {banner} speak", timeout=120)
+        assert shown.stdout == "18\n", shown
+        client.change_egress(box.id, deny=[f"host.corral:{banner}"])
         shown = box.exec(f"python3 /tmp/dial.py host.corral {banner} speak", timeout=120)
         assert shown.stdout in ("", "0\n"), shown
         wait_for(

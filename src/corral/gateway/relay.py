@@ -89,6 +89,8 @@ def join(client: Side, upstream: Side) -> None:
         if side.early and other.transport is not None:
             other.transport.write(bytes(side.early))
             side.early.clear()
+        if side.ended and other.transport is not None and other.transport.can_write_eof():
+            other.transport.write_eof()
     _watch(asyncio.get_running_loop(), client, upstream, seen=-1, idle=0.0)
 
 

@@ -89,6 +89,9 @@ class TlsClient(Side):
             self._read_hello(self._hello, data)
 
     def eof_received(self) -> bool:
+        if self.peer is None and self._kind == "tcp":
+            self.ended = True
+            return True
         if self.peer is None:
             # The client gave up before there was anywhere to pass its bytes to.
             self._abort()
