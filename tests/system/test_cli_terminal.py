@@ -19,6 +19,12 @@ pytestmark = pytest.mark.root
 PATIENCE = 30.0
 
 
+def _as_of_a_shell() -> None:
+    """What a shell that has the terminal gives its programs; whoever runs the tests may have interrupts ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A terminal with a command of ours in it."""
 
@@ -33,7 +39,7 @@ class Terminal:
             stderr=self._slave,
             env={**daemon.env, "TERM": "xterm-256color"},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
+            preexec_fn=_as_of_a_shell,
         )
         self.seen = b""
 

@@ -160,7 +160,8 @@ def test_a_pause_stands_still_and_a_resume_goes_on(client: Client, isolation: st
     box.pause()
     used = box.stats().cpu_usec
     assert box.files.stat("/etc/passwd").kind == "file"
-    assert box.stats().cpu_usec == used
+    # gVisor's own kernel goes on, and has next to nothing to do.
+    assert box.stats().cpu_usec - used <= (0 if isolation == "container" else 50_000)
     box.resume()
     seen = b""
     for piece in output:
@@ -169,6 +170,20 @@ def test_a_pause_stands_still_and_a_resume_goes_on(client: Client, isolation: st
             break
     numbers = [int(line) for line in seen.split(b"\n")[:-1]]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_pauses_end_nothing_that_starts_meanwhile(client: Client, isolation: str) -> None:
+    box = Sandbox.create(client=client, isolation=isolation)
+    script = "echo go; until [ -e /home/user/enough ]; do /bin/true || exit 9; done"
+    starting = [box.spawn(["bash", "-c", script]) for _ in range(3)]
+    for process in starting:
+        next(process.output())
+    for _ in range(10):
+        box.pause()
+        box.resume()
+    box.files.write("/home/user/enough", "")
+    assert [process.wait().exit_code for process in starting] == [0, 0, 0]
 
 
 def test_a_stop_asks_first_and_kills_then_proc13(client: Client) -> None:

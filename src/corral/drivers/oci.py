@@ -381,12 +381,20 @@ class OciDriver:
     async def pause(self, sandbox: SandboxId) -> None:
         """As Driver says."""
         self._require_running(sandbox)
-        await self._cgroup(sandbox).freeze()
+        runtime = self._runtime(self._records.get(sandbox).runtime)
+        if runtime.traits.own_kernel:
+            # The freezer would interrupt what such a kernel does for its processes half-way, and some of them would be killed.
+            await oci_memory.hold(runtime, sandbox, self._place(sandbox))
+        else:
+            await self._cgroup(sandbox).freeze()
 
     async def resume(self, sandbox: SandboxId) -> None:
         """As Driver says."""
         self._require_running(sandbox)
         self._cgroup(sandbox).thaw()
+        await self._release(sandbox)
+
+    async def _release(self, sandbox: SandboxId) -> None:
         if oci_memory.is_held(place := self._place(sandbox)):
             runtime = self._runtime(self._records.get(sandbox).runtime)
             await oci_memory.release(runtime, sandbox, place)
@@ -466,6 +474,9 @@ class OciDriver:
 
     async def _end(self, sandbox: SandboxId, pidfd: int, grace: float) -> None:
         self._cgroup(sandbox).thaw()  # a frozen process hears nothing, not even KILL
+        if grace > 0:
+            with contextlib.suppress(HostError):  # it is killed, then
+                await self._release(sandbox)
         asked = grace > 0 and _tell(self._place(sandbox), guest.shutdown(grace))
         if not (asked and await ended(pidfd, grace + _SHUTDOWN_EXTRA)):
             await kill_first_process(pidfd)

@@ -208,8 +208,9 @@ def core() -> dict[str, str]:
 
     for limit in (0, 1, 1 << 20, resource.RLIM_INFINITY):
         found[f"crash {limit}"] = in_child(crash, limit)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (limit, resource.RLIM_INFINITY))
+        for hard in (resource.RLIM_INFINITY, 1):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_CORE, (limit, hard))
         found[f"set {limit}"] = str(resource.getrlimit(resource.RLIMIT_CORE))
     return found
 
