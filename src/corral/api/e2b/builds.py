@@ -19,7 +19,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from corral.api.e2b.calls import Call
+from corral.api.e2b.calls import Call, digits
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.api.e2b.names import Reference, checked_tag, parse_reference, template_id
 from corral.api.e2b.recipes import Base, base_of_image, base_of_template, login_of, recipe_of
@@ -153,11 +153,14 @@ class Builds:
     async def receive(self, request: Request) -> Response:
         """An upload, by its signed address alone."""
         tenant, name = TenantId(request.path_params["tenant"]), request.path_params["hash"]
-        end, given = request.query_params.get("end", ""), request.query_params.get("signature", "")
-        if not (end.isascii() and end.isdigit() and len(end) < 12 and int(end) >= time.time()):
+        end, given = (
+            digits(request.query_params.get("end", ""), 11),
+            request.query_params.get("signature", ""),
+        )
+        if end is None or end < time.time():
             raise Refusal(403, "the address of the upload is not valid any more")
         if not hmac.compare_digest(
-            self._signature(tenant, name, int(end)).encode(), given.encode("utf-8", "surrogateescape")
+            self._signature(tenant, name, end).encode(), given.encode("utf-8", "surrogateescape")
         ):
             raise Refusal(403, "the signature of the upload is not valid")
         saved = await self._engine.builds.upload(tenant, _body(request))
@@ -303,9 +306,9 @@ def _reason(made: Registered, build: Build) -> dict[str, Any]:
 def _number(text: str | None, default: int) -> int:
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
+    if (found := digits(text, 9)) is None:
         raise Refusal(400, f"validation error: {text[:40]!r} is not a number")
-    return int(text)
+    return found
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

@@ -117,6 +117,11 @@ def sandbox_id(text: str) -> str:
     return name
 
 
+def digits(text: str, most: int) -> int | None:
+    """A number that is written in so many digits at most; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most else None
+
+
 async def read_body(request: Request, limit: int) -> bytes:
     """A whole body. Raises Refusal for one over `limit` bytes, or one that breaks off."""
     kept = bytearray()

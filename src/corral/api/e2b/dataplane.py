@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.e2b import filesystem, process, rpc, transfer
 from corral.api.e2b.box import Box
-from corral.api.e2b.calls import sandbox_id
+from corral.api.e2b.calls import digits, sandbox_id
 from corral.api.e2b.failures import Refusal, not_running, response_of
 from corral.api.e2b.metrics import own_metrics
 from corral.api.e2b.rpc import RpcError, StreamAnswer
@@ -99,7 +99,7 @@ class DataPlane:
         name, port = request.headers.get("e2b-sandbox-id"), request.headers.get("e2b-sandbox-port")
         if name is None or port is None:
             raise Refusal(400, "missing header: E2b-Sandbox-Id and E2b-Sandbox-Port go together")
-        if not port.isascii() or not port.isdigit() or len(port) > 5:
+        if digits(port, 5) is None:
             raise Refusal(400, "Invalid sandbox port")
         found = self._engine.sandboxes.by_id(SandboxId(sandbox_id(name)))
         if found is None or found.state not in KNOWN:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from starlette.datastructures import QueryParams
 
+from corral.api.e2b.calls import digits
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.shapes import started_at, state_of
 from corral.model.sandbox import Sandbox
@@ -92,9 +93,10 @@ def _rank(key: Key) -> tuple[float, str]:
 def _limit(text: str | None) -> int:
     if text is None:
         return MAX_PAGE
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_PAGE:
+    found = digits(text, 9)
+    if found is None or not 1 <= found <= MAX_PAGE:
         raise Refusal(400, f"validation error: limit must be 1 to {MAX_PAGE}")
-    return int(text)
+    return found
 
 
 def _time(text: str) -> datetime:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from corral.api.e2b.calls import Call
+from corral.api.e2b.calls import Call, digits
 from corral.api.e2b.failures import Refusal
 from corral.engine.audit import PAGE
 from corral.errors import Conflict, NotFound
@@ -102,13 +102,13 @@ def _moment(call: Call, name: str) -> datetime | None:
     text = call.request.query_params.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 14:
+    if (found := digits(text, 14)) is None:
         raise Refusal(400, f"validation error: {name} is not a time in milliseconds")
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=found)
 
 
 def _limit(call: Call) -> int:
-    text = call.request.query_params.get("limit", str(MAX_LIMIT))
-    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= MAX_LIMIT:
+    found = digits(call.request.query_params.get("limit", str(MAX_LIMIT)), 4)
+    if found is None or not 1 <= found <= MAX_LIMIT:
         raise Refusal(400, f"validation error: limit is 1 to {MAX_LIMIT}")
-    return int(text)
+    return found

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b import shapes
-from corral.api.e2b.calls import Call
-from corral.api.e2b.failures import Refusal
+from corral.api.e2b.calls import Call, digits
+from corral.api.e2b.failures import Refusal, not_running
 from corral.engine.engine import Engine
 from corral.engine.samples import Sample
 from corral.errors import Conflict, NotFound
@@ -39,17 +39,19 @@ async def many_metrics(call: Call) -> Response:
     found: dict[str, Any] = {}
     for name in names:
         try:
-            samples = await history(call.engine, call.find(name))
+            newest = await latest(call.engine, call.find(name))
         except (Refusal, NotFound, Conflict):
             continue
-        if samples:
-            found[name] = samples[-1].to_dict()
+        if newest is not None:
+            found[name] = newest.to_dict()
     return JSONResponse({"sandboxes": found})
 
 
 async def own_metrics(engine: Engine, sandbox: Sandbox) -> Response:
     """What a running sandbox uses now, as it is told itself."""
-    now = (await history(engine, sandbox))[-1]
+    now = await latest(engine, sandbox)
+    if now is None:
+        raise not_running(sandbox.id)
     return JSONResponse(
         {
             "ts": now.timestamp_unix,
@@ -68,16 +70,31 @@ async def own_metrics(engine: Engine, sandbox: Sandbox) -> Response:
 
 async def history(engine: Engine, sandbox: Sandbox) -> list[Metric]:
     """All that is known of what a sandbox used, oldest first."""
+    return told(sandbox, await _samples(engine, sandbox))
+
+
+async def latest(engine: Engine, sandbox: Sandbox) -> Metric | None:
+    """The last of it."""
+    before_and_last = _from_start(sandbox, await _samples(engine, sandbox))[-2:]
+    return _metric(sandbox, *before_and_last) if len(before_and_last) == 2 else None
+
+
+async def _samples(engine: Engine, sandbox: Sandbox) -> list[Sample]:
     found = engine.samples.of(sandbox.id)
     if sandbox.state is State.RUNNING:
         found.append(await engine.samples.now(sandbox.id))
-    return told(sandbox, found)
+    return found
 
 
 def told(sandbox: Sandbox, found: Sequence[Sample]) -> list[Metric]:
     """Samples as clients know them: the use of processors is that since the sample before, at first since the start."""
+    return [_metric(sandbox, before, sample) for before, sample in pairwise(_from_start(sandbox, found))]
+
+
+def _from_start(sandbox: Sandbox, found: Sequence[Sample]) -> list[Sample]:
+    """Samples, and before them one of nothing."""
     begun = Sample(min([shapes.started_at(sandbox), *(item.at for item in found[:1])]), 0, 0, 0)
-    return [_metric(sandbox, before, sample) for before, sample in pairwise([begun, *found])]
+    return [begun, *found]
 
 
 def _metric(sandbox: Sandbox, before: Sample, sample: Sample) -> Metric:
@@ -101,6 +118,6 @@ def _second(call: Call, name: str) -> int | None:
     text = call.request.query_params.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 12:
+    if (found := digits(text, 12)) is None:
         raise Refusal(400, f"validation error: {name} is not a time in seconds")
-    return int(text)
+    return found

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from corral.api.e2b.calls import digits
 from corral.api.failures import public_error
 from corral.api.server import reset
 from corral.errors import Conflict, CorralError, InvalidInput, TooLarge
@@ -211,7 +212,5 @@ async def _until_gone(receive: Receive) -> None:
 
 def silence_of(headers: Headers) -> float:
     """Seconds of silence after which the client wants to hear something."""
-    text = headers.get("keepalive-ping-interval", "")
-    return (
-        float(min(max(int(text), 1), 3600)) if text.isascii() and text.isdigit() and len(text) < 9 else 90.0
-    )
+    seconds = digits(headers.get("keepalive-ping-interval", ""), 8)
+    return 90.0 if seconds is None else float(min(max(seconds, 1), 3600))
