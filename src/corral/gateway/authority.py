@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from corral.errors import InvalidInput
 from corral.model.secrets import Secret
 from corral.policy.egress import literal
+from corral.wire.http2 import ALPN
 
 MAX_LEAVES = 1024
 RENEWAL = datetime.timedelta(hours=12)
@@ -88,7 +89,7 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # In this order: what speaks both is answered in the older one, and only what cannot be is not (G-107).
-        context.set_alpn_protocols(["http/1.1", "h2"])
+        context.set_alpn_protocols(["http/1.1", ALPN])
         context.options |= ssl.OP_NO_RENEGOTIATION
         # OpenSSL takes files only; this one is memory.
         fd = os.memfd_create("leaf", os.MFD_CLOEXEC)

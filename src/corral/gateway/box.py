@@ -251,6 +251,11 @@ class Box:
             path=path, status=status,
         )  # fmt: skip
 
+    def leak(self, what: str, secret: str, host: str, port: int = 0) -> None:
+        """Record that something holds a secret itself, which is an alarm (G-44)."""
+        self.note("leak", "denied", host=host, port=port, secret=secret, reason=Reason.SECRET.value)
+        _log.warning("%s of %s holds a secret itself", what, self.id)
+
     def note(
         self,
         kind: str,

@@ -15,19 +15,6 @@ from corral.wire.forges import ForgeAnswer, ForgeCall
 CALL_TIMEOUT = 30.0
 _FORGE_TIMEOUT = 90.0
 
-Order = (
-    link.Attach
-    | link.Detach
-    | link.Regrant
-    | link.SetPolicy
-    | link.SetSecrets
-    | link.SetPrices
-    | link.SetConfig
-    | link.SetModels
-    | link.SetAuthority
-    | link.Ping
-)
-
 
 class LinkLostError(Exception):
     """The link ended before the answer came."""
@@ -48,7 +35,7 @@ class Calls:
         self._seq = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
 
-    async def make(self, channel: Channel, order: Order, fds: Sequence[int] = ()) -> None:
+    async def make(self, channel: Channel, order: link.Order, fds: Sequence[int] = ()) -> None:
         """Return once it has taken effect. Raises what the gateway answers, or LinkLostError."""
         try:
             await self._ask(channel, replace(order, seq=next(self._seq)), fds, CALL_TIMEOUT)
@@ -90,7 +77,7 @@ class Calls:
                 waiting.answer.set_exception(LinkLostError())
 
     async def _ask(
-        self, channel: Channel, message: Order | link.CallForge, fds: Sequence[int], seconds: float
+        self, channel: Channel, message: link.Order | link.CallForge, fds: Sequence[int], seconds: float
     ) -> Any:
         if channel.closed:
             raise LinkLostError

@@ -19,7 +19,7 @@ from typing import Self
 from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ModelPrice, OpenedSecret
 from corral.errors import Conflict, CorralError, InvalidInput, UpstreamFailed
 from corral.gateway.accounts import Accounts, until_taken
-from corral.gateway.calls import CALL_TIMEOUT, Calls, LinkLostError, Order
+from corral.gateway.calls import CALL_TIMEOUT, Calls, LinkLostError
 from corral.gateway.channel import Channel
 from corral.gateway.kept import Kept, grant_spec, too_many
 from corral.gateway.pushchecks import PushChecks
@@ -334,7 +334,7 @@ class GatewayClient:
         if self._closing:
             raise UpstreamFailed("the gateway is shutting down", "start the daemon again")
 
-    async def _tell(self, message: Order) -> None:
+    async def _tell(self, message: link.Order) -> None:
         """Say what a later gateway will be told anyway."""
         if self._channel is None or not self._ready.is_set():
             return

@@ -25,8 +25,6 @@ from corral.gateway.rewrite import Incoming, LeakError, coding_of
 from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
 
-_BODILESS = frozenset({204, 304})
-
 _log = logging.getLogger(__name__)
 
 
@@ -200,7 +198,7 @@ class Forwarder:
     ) -> web.StreamResponse:
         """Pass an answer on without the secrets that went to its server (G-137 to G-141)."""
         coding = coding_of(upstream.headers.getall(hdrs.CONTENT_ENCODING, []))
-        bodiless = request.method == "HEAD" or upstream.status in _BODILESS
+        bodiless = framing.is_bodiless(request.method, upstream.status)
         try:
             incoming = Incoming(forms, "" if bodiless else coding)
         except InvalidInput as error:

@@ -141,6 +141,11 @@ def end_to_end(fields: Fields) -> list[tuple[str, str]]:
     ]
 
 
+def is_bodiless(method: str, status: int) -> bool:
+    """Whether an answer has no body, whatever its fields say of one."""
+    return method == "HEAD" or status in (204, 304)
+
+
 def check_response(fields: Fields) -> BadRequest | None:
     """What makes an upstream's answer unacceptable (G-75, G-98)."""
     if any(_CONTROL.search(value) for _, value in fields):

@@ -15,9 +15,8 @@ from corral.gateway.box import Box
 from corral.gateway.names import GATEWAY
 from corral.gateway.replies import closing, plain
 from corral.policy.egress import GATEWAY_HOST, Allowed, Decision, Denied, Reason, split_authority
+from corral.wire.http2 import ALPN
 
-HTTP2 = "h2"
-"""HTTP/2 over TLS, as it is negotiated (ALPN)."""
 KEEP_ALIVE = 75.0
 """Seconds for a request's head to be complete, on a new connection or after the last answer."""
 _LINGER = 2.0
@@ -127,7 +126,7 @@ class Front:
         """The protocol for a connection whose TLS was ended, which is one to the decision's host; `spoken` is what was
         negotiated.
         """
-        if spoken == HTTP2:
+        if spoken == ALPN:
             return self._egress.multiplexed(decision)
         return _Server(self._box, partial(self._handle_inside, decision))()
 

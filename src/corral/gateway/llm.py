@@ -207,8 +207,7 @@ class ModelService:
         )
         if found is None:
             return
-        self._box.note("leak", "denied", host=_host(spec), secret=found, reason=Reason.SECRET.value)
-        _log.warning("a model call of %s holds a secret itself", self._box.id)
+        self._box.leak("a model call", found, _host(spec))
         raise _RefusedError(
             403,
             "the request holds a secret of this host, which no sandbox is given",

@@ -26,13 +26,13 @@ from corral.gateway import pricing
 from corral.gateway.channel import Channel
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
-from corral.gateway.front import HTTP2
 from corral.gateway.outbox import Outbox
 from corral.gateway.proxies import Proxies
 from corral.gateway.reservations import Reservations
-from corral.gateway.service import Request, Service
+from corral.gateway.service import Service
 from corral.gateway.spools import Spools
 from corral.wire import link
+from corral.wire.http2 import ALPN
 
 PRELOADED = (encodings.idna, stringprep)
 """Modules that Python loads only when it first needs them, which after giving up root may be too late."""
@@ -120,27 +120,15 @@ class Process:
     async def _work(self) -> None:
         while True:
             message, fds = await self._calls.get()
-            match message:
-                case (
-                    link.Attach()
-                    | link.Detach()
-                    | link.SetPolicy()
-                    | link.Regrant()
-                    | link.SetSecrets()
-                    | link.SetPrices()
-                    | link.SetConfig()
-                    | link.SetModels()
-                    | link.SetAuthority()
-                    | link.Ping()
-                ):
-                    self._channel.send(await self._answer(message, fds))
-                case _:
-                    _log.error("the engine sent an unexpected %s", type(message).__name__)
-                    self._ended.set()
+            if isinstance(message, link.Order):
+                self._channel.send(await self._answer(message, fds))
+            else:
+                _log.error("the engine sent an unexpected %s", type(message).__name__)
+                self._ended.set()
 
     async def _answer(
         self,
-        message: Request,
+        message: link.Order,
         fds: list[int],
     ) -> link.Done | link.Failed:
         try:
@@ -183,7 +171,7 @@ def main() -> int:
     sock.set_inheritable(False)
     # While files can be read that are not everybody's.
     tls, http2 = ssl.create_default_context(), ssl.create_default_context()
-    http2.set_alpn_protocols([HTTP2])
+    http2.set_alpn_protocols([ALPN])
     pricing.load()
     if options.uid is not None:
         drop_privileges(options.uid)

@@ -26,7 +26,6 @@ from corral.gateway.rewrite import Incoming, LeakError, coding_of
 from corral.policy.egress import Allowed, Decision, Denied, Reason, split_authority
 from corral.wire import http2
 
-_BODILESS = frozenset({204, 304})
 _NOT_SPOKEN = "be reached over HTTP/2, and this client speaks nothing else"
 
 _log = logging.getLogger(__name__)
@@ -211,7 +210,7 @@ class Multiplexed(Connection):
         if found is not None:
             raise StopError(bad_request(call.allowed, found.message, "this server cannot be used"), 502)
         named = framing.by_name(fields)
-        bodiless = head.method == "HEAD" or status in _BODILESS
+        bodiless = framing.is_bodiless(head.method, status)
         redactor: Redactor | None = None
         chunks = out.body()
         dropped = {b"alt-svc"}
@@ -281,7 +280,7 @@ class Multiplexed(Connection):
             raise StopError(distrusted(allowed, error.verify_message), 502) from None
         except OSError:
             raise StopError(unanswered(allowed, _NOT_SPOKEN), 502) from None
-        if tls is None or tls.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+        if tls is None or tls.get_extra_info("ssl_object").selected_alpn_protocol() != http2.ALPN:
             side.transport.abort()
             raise StopError(unanswered(allowed, _NOT_SPOKEN), 502)
         made.connection_made(tls)

@@ -2,7 +2,6 @@
 answer. The same for every version of HTTP.
 """
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
@@ -20,8 +19,6 @@ from corral.policy.egress import Allowed, Denied, Reason
 from corral.policy.paths import OVERRIDES, unsafe
 
 _NO_RANGES = frozenset({"range", "if-range"})
-
-_log = logging.getLogger(__name__)
 
 
 class StopError(Exception):
@@ -160,21 +157,19 @@ class Outbound:
         """What looks for secrets in the request, its head being free of them (G-44)."""
         if self._box.tenants_secrets is None:
             return None
-        guard, head = Guard(self._box.tenants_secrets), "\n".join([target, *(value for _, value in fields)])
+        guard = Guard(self._box.tenants_secrets)
+        head = "\n".join([target, *(value for _, value in fields)]).encode()
         try:
-            for forms in (self._box.tenants_secrets, self._box.tenants_spellings):
-                if forms is not None:
-                    Guard(forms).check(head.encode())
+            guard.check(head)
+            if self._box.tenants_spellings is not None:
+                Guard(self._box.tenants_spellings).check(head)
         except LeakError as leak:
             raise StopError(self.leaked(allowed, leak.name)) from None
         return guard
 
     def leaked(self, allowed: Allowed, name: str) -> Denied:
         """The refusal of a request that holds a secret itself, which is an alarm."""
-        self._box.note(
-            "leak", "denied", host=allowed.host, port=allowed.port, secret=name, reason="secret-in-request"
-        )
-        _log.warning("a request of %s holds a secret itself", self._box.id)
+        self._box.leak("a request", name, allowed.host, allowed.port)
         return Denied(
             allowed.host,
             allowed.port,

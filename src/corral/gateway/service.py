@@ -42,19 +42,6 @@ from corral.wire.forges import ForgeAnswer
 
 _BACKLOG = 1024
 
-Request = (
-    link.Attach
-    | link.Detach
-    | link.Regrant
-    | link.SetPolicy
-    | link.SetSecrets
-    | link.SetPrices
-    | link.SetConfig
-    | link.SetModels
-    | link.SetAuthority
-    | link.Ping
-)
-
 
 @dataclass(eq=False, slots=True)
 class _Served:
@@ -90,7 +77,7 @@ class Service:
         self._prices = PriceBook()
         self._authority: Authority | None = None
 
-    async def handle(self, request: Request, fds: list[int]) -> None:
+    async def handle(self, request: link.Order, fds: list[int]) -> None:
         """Do what the engine asks. The descriptors are the callee's. Raises CorralError, having changed
         nothing.
         """

@@ -9,6 +9,8 @@ from urllib.parse import quote
 from corral.errors import InvalidInput
 
 Fields = Sequence[tuple[bytes, bytes]]
+ALPN = "h2"
+"""HTTP/2 over TLS, as it is negotiated."""
 GRPC = "application/grpc"
 
 _HEAD = 9

@@ -411,7 +411,7 @@ class AuditRecord:
         return {name: str(value) for name in own if (value := getattr(self, name))}
 
 
-Message = (
+Order = (
     Attach
     | Detach
     | SetPolicy
@@ -422,6 +422,11 @@ Message = (
     | SetModels
     | SetAuthority
     | Ping
+)
+"""The engine's calls that are answered by `Done` or `Failed`."""
+
+Message = (
+    Order
     | UsageAck
     | Ready
     | Done
