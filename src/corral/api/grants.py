@@ -24,12 +24,7 @@ def grant_info(found: tuple[Sandbox, Grant]) -> protocol.GrantInfo:
         secrets=list(grant.secrets),
         models=list(grant.models.allow),
         aliases={alias.asked: alias.sent for alias in grant.models.aliases},
-        hosts=[
-            f"{rule.host}:{port}"
-            for rule in sandbox.spec.egress.rules
-            if not rule.deny
-            for port in rule.ports
-        ],
+        hosts=[f"{rule.host}:{port}" for rule in sandbox.spec.egress.allowing for port in rule.ports],
         created_at=grant.created_at,
         expires_at=grant.expires_at,
         revoked_at=grant.revoked_at,

@@ -34,11 +34,7 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         labels=spec.labels,
         user=spec.user,
         workdir=spec.workdir,
-        allow=[
-            sandboxes.HostRule(host=rule.host, ports=list(rule.ports))
-            for rule in spec.egress.rules
-            if not rule.deny
-        ],
+        allow=[sandboxes.HostRule(host=rule.host, ports=list(rule.ports)) for rule in spec.egress.allowing],
         secrets=list(spec.secrets),
         push_rules=[rule_text(rule) for rule in spec.push.rules],
         git_repos=[

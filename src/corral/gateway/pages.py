@@ -7,6 +7,7 @@ from aiohttp import web
 from corral.gateway.box import Box
 from corral.gateway.replies import page, plain
 from corral.gateway.vault import Credential
+from corral.model.egress import HostRule
 from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST
 from corral.wire.link import SecretSpec
@@ -40,10 +41,8 @@ def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
     """The sanitised policy: hosts and ports, and the model APIs that the grant covers."""
     return {
         "default": "deny",
-        "allowed": [
-            {"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules if not rule.deny
-        ],
-        "denied": [{"host": rule.host, "ports": list(rule.ports)} for rule in box.policy.rules if rule.deny],
+        "allowed": [_shown(rule) for rule in box.policy.allowing],
+        "denied": [_shown(rule) for rule in box.policy.denying],
         "model_apis": [
             {"name": name, "api": found.spec.provider.value, "base_url": base_url(found.spec)}
             for name, found in sorted(secrets.items())
@@ -51,6 +50,10 @@ def policy(box: Box, secrets: Mapping[str, Credential]) -> dict[str, object]:
         ],
         "repositories": [{"name": one.name, "access": one.access.value} for one in box.repos],
     }
+
+
+def _shown(rule: HostRule) -> dict[str, object]:
+    return {"host": rule.host, "ports": list(rule.ports)}
 
 
 def base_url(spec: SecretSpec) -> str:

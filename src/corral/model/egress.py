@@ -49,6 +49,16 @@ class EgressPolicy:
     networks: tuple[str, ...] = ()
 
     @property
+    def allowing(self) -> tuple[HostRule, ...]:
+        """The rules that allow something."""
+        return tuple(rule for rule in self.rules if not rule.deny)
+
+    @property
+    def denying(self) -> tuple[HostRule, ...]:
+        """The rules that refuse something, whatever else allows it."""
+        return tuple(rule for rule in self.rules if rule.deny)
+
+    @property
     def ports(self) -> frozenset[int]:
         """All ports that its rules name."""
         return frozenset(port for rule in self.rules for port in rule.ports)

@@ -184,7 +184,7 @@ def with_bindings(policy: EgressPolicy, bound: Sequence[tuple[str, Binding]]) ->
 
     A rule of the policy for the same host goes first: the secret adds no way around its methods and paths.
     """
-    ruled = {rule.host for rule in policy.rules if not rule.deny}
+    ruled = {rule.host for rule in policy.allowing}
     added = tuple(
         HostRule(host, binding.ports, origin=f"secret {name}")
         for name, binding in bound
