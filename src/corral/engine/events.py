@@ -32,10 +32,9 @@ class Events:
 
     def publish(self, sandbox: Sandbox) -> None:
         """Tell followers that `sandbox` entered its state."""
-        self._sequence += 1
-        self._events.append(
+        self._publish(
             LifecycleEvent(
-                sequence=self._sequence,
+                sequence=self._sequence + 1,
                 tenant=sandbox.spec.tenant,
                 sandbox=sandbox.id,
                 name=sandbox.spec.name,
@@ -44,21 +43,21 @@ class Events:
                 at=sandbox.changed_at,
             )
         )
-        self._change.notify()
 
     def publish_approval(self, approval: Approval) -> None:
         """Tell followers that `approval` has come to stand as it does."""
-        self._sequence += 1
-        self._events.append(ApprovalEvent(self._sequence, approval.tenant, approval))
-        self._change.notify()
+        self._publish(ApprovalEvent(self._sequence + 1, approval.tenant, approval))
 
     def publish_budget(self, warned: Warned, name: str, at: datetime) -> BudgetEvent:
         """Tell followers that much of a budget is spent, by a call of the sandbox `name`."""
-        self._sequence += 1
-        event = BudgetEvent(self._sequence, name, warned, at)
+        event = BudgetEvent(self._sequence + 1, name, warned, at)
+        self._publish(event)
+        return event
+
+    def _publish(self, event: Event) -> None:
+        self._sequence = event.sequence
         self._events.append(event)
         self._change.notify()
-        return event
 
     async def follow(self, tenant: TenantId, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events of a tenant, without end: those after sequence number `after` that are still kept, then new ones.

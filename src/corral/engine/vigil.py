@@ -72,7 +72,8 @@ class Vigil:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(NEAR_SECONDS if self._near(self._disk_room()) else TICK_SECONDS)
+            room = self._disk_room(self.machine.room())
+            await asyncio.sleep(NEAR_SECONDS if self._near(room) else TICK_SECONDS)
             try:
                 await self.tick()
             except (CorralError, OSError) as error:
@@ -81,7 +82,7 @@ class Vigil:
     async def tick(self) -> None:
         """One round."""
         room = self.machine.room()
-        await self._watch_disk(self._disk_room())
+        await self._watch_disk(self._disk_room(room))
         for sandbox in self.registry.all():
             if sandbox.spec.spare:
                 continue  # waiting is its purpose; its pool looks after it
@@ -164,9 +165,8 @@ class Vigil:
         rules = self.rules()
         return not policy.disk_relieved(room, rules.with_disk_reserve(NEAR_RESERVES))
 
-    def _disk_room(self) -> Room:
+    def _disk_room(self, room: Room) -> Room:
         """The host's room less what will be on its disk soon, whatever is paused until then."""
-        room = self.machine.room()
         left = max(room.free.get(Resource.DISK, 0.0) - self.machine.unwritten(), 0.0)
         return replace(room, free={**room.free, Resource.DISK: left})
 

@@ -55,10 +55,11 @@ def expected(holding: Holding, rules: Rules) -> Amounts:
 
 def outstanding(holding: Holding, rules: Rules) -> Amounts:
     """What of that it does not use yet."""
-    return {
-        resource: max(0.0, amount - holding.used.get(resource, 0.0))
-        for resource, amount in expected(holding, rules).items()
-    }
+    return _unused(expected(holding, rules), holding)
+
+
+def _unused(need: Amounts, holding: Holding) -> Amounts:
+    return {resource: max(0.0, amount - holding.used.get(resource, 0.0)) for resource, amount in need.items()}
 
 
 def free_room(room: Room, rules: Rules, holdings: Iterable[Holding]) -> Amounts:
@@ -72,8 +73,8 @@ def free_room(room: Room, rules: Rules, holdings: Iterable[Holding]) -> Amounts:
         need = needs.get(kind)
         if need is None:
             need = needs[kind] = expected(holding, rules)
-        for resource, amount in need.items():
-            free[resource] = free.get(resource, 0.0) - max(0.0, amount - holding.used.get(resource, 0.0))
+        for resource, amount in _unused(need, holding).items():
+            free[resource] = free.get(resource, 0.0) - amount
     return free
 
 

@@ -73,6 +73,16 @@ class _Rolling:
     first: datetime | None
 
 
+def scope_of(subject: str) -> Scope:
+    """Whose accounts a subject's are."""
+    return Scope.SANDBOX if subject else Scope.TENANT
+
+
+def window_of(day: int) -> Window:
+    """What an account's day says it counts."""
+    return Window.TOTAL if day == EVER else Window.DAY
+
+
 class Books:
     """What is read of a batch's subjects, and what is to be written."""
 
@@ -117,11 +127,11 @@ class Books:
 
     def balance(self, key: Key) -> Balance:
         tenant, subject, day = key
-        window = Window.TOTAL if day == EVER else Window.DAY
+        window = window_of(day)
         cap, default = self.cap(tenant, subject, window)
         account = self.account(key)
         return Balance(
-            Scope.SANDBOX if subject else Scope.TENANT,
+            scope_of(subject),
             window,
             cap,
             account.spent,
@@ -144,12 +154,11 @@ class Books:
             since = self._now - ROLLING[window]
             self._rolling[key] = _Rolling(*recent.spent_since(self._db, tenant, subject, since))
         found = self._rolling[key]
-        scope = Scope.SANDBOX if subject else Scope.TENANT
         cap, _ = self.cap(tenant, subject, window)
         reserved = self.account((tenant, subject, EVER)).reserved
         # Not a new start, but when the oldest of it counts no more.
         resets = None if found.first is None else found.first + ROLLING[window]
-        return Balance(scope, window, cap, found.spent, reserved, resets_at=resets)
+        return Balance(scope_of(subject), window, cap, found.spent, reserved, resets_at=resets)
 
     def add_spent(self, tenant: str, subject: str, at: datetime, cost: int) -> None:
         """Count what a call cost in the rolling windows that were read."""
@@ -170,8 +179,7 @@ class Books:
         limits = self.limits(tenant, subject)
         if not limits:
             return None
-        scope = Scope.SANDBOX if subject else Scope.TENANT
-        return refuse(scope, limits, self._recent_of(tenant, subject), self._now)
+        return refuse(scope_of(subject), limits, self._recent_of(tenant, subject), self._now)
 
     def _recent_of(self, tenant: str, subject: str) -> Recent:
         key = (tenant, subject)

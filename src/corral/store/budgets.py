@@ -17,31 +17,18 @@ from corral.model.ids import SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
 from corral.policy.budget import crossed, day_of, decide
 from corral.store import ledger, schema
-from corral.store.books import EVER, WHOLE_TENANT, Books, Key, padded
+from corral.store.books import EVER, WHOLE_TENANT, Books, Key, padded, scope_of, window_of
 from corral.store.instances import own
 from corral.store.prepared import Prepared
 
 Entry = Reservation | Settlement
 _reservations, _budgets = schema.reservations, schema.budgets
-_ROW = (
-    "id",
-    "instance",
-    "holder",
-    "tenant",
-    "sandbox",
-    "amount",
-    "at",
-    "secret",
-    "provider",
-    "model",
-    "path",
-)
 _OPEN = Prepared(select(_reservations).where(_reservations.c.id.in_(bindparam("ids", expanding=True))))
 _ALL_OPEN = (
     select(_reservations).where(_reservations.c.instance == bindparam("own")).order_by(_reservations.c.at)
 )
 _OPEN_OF = _ALL_OPEN.where(_reservations.c.holder == bindparam("of_holder"))
-_RESERVE = Prepared(insert(_reservations), _ROW)
+_RESERVE = Prepared(insert(_reservations), _reservations.c.keys())
 _RELEASE = Prepared(delete(_reservations).where(_reservations.c.id == bindparam("of_id")))
 _DROP_CAPS = delete(_budgets).where(_budgets.c.subject == bindparam("sandbox_id"))
 
@@ -111,10 +98,9 @@ class _Batch:
         account.reserved -= found.amount
         account.spent += cost
         account.changed = True
-        window = Window.TOTAL if day == EVER else Window.DAY
+        window = window_of(day)
         cap, _ = self._books.cap(tenant, subject, window)
-        scope = Scope.SANDBOX if subject else Scope.TENANT
-        return _warning(scope, window, cap, before, account.spent, found)
+        return _warning(scope_of(subject), window, cap, before, account.spent, found)
 
 
 def _warning(
