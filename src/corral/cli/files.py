@@ -55,8 +55,11 @@ def cp(app: App, source: str, target: str, user: str | None, as_json: bool) -> i
             return _print(app, *inside, as_json=as_json)
         copied = _download(app, *inside, Path(target))
     elif outside is not None and inside is None:
-        upload = _from_stdin if source == STREAM else _upload
-        copied = upload(app, source, *outside, user)
+        copied = (
+            _from_stdin(app, *outside, user)
+            if source == STREAM
+            else _upload(app, Path(source), *outside, user)
+        )
     else:
         raise InvalidInput(
             "one of SOURCE and TARGET is in a sandbox", "write it as NAME:PATH, and the other as a path here"
@@ -80,7 +83,7 @@ def _print(app: App, name: str, path: str, *, as_json: bool) -> int:
     return 0
 
 
-def _from_stdin(app: App, _source: str, name: str, path: str, user: str | None) -> Copied:
+def _from_stdin(app: App, name: str, path: str, user: str | None) -> Copied:
     target = absolute(app, name, path)
     if path == "" or path.endswith("/") or _is_directory(Files(app.client.transport, name), target):
         raise InvalidInput(
@@ -97,8 +100,7 @@ def _download(app: App, name: str, path: str, target: Path) -> Copied:
     return Files(app.client.transport, name).download(source, target)
 
 
-def _upload(app: App, given: str, name: str, path: str, user: str | None) -> Copied:
-    source = Path(given)
+def _upload(app: App, source: Path, name: str, path: str, user: str | None) -> Copied:
     files = Files(app.client.transport, name)
     target = absolute(app, name, path)
     if path == "" or path.endswith("/") or _is_directory(files, target):

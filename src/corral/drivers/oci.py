@@ -98,9 +98,8 @@ class OciDriver:
         self._runtimes = UsableRuntimes()
         self._opened: tuple[Layout, HostFacts, asyncio.AbstractEventLoop] | None = None
         self._mounting = asyncio.Lock()
-        self._takes_trusted = functools.lru_cache(maxsize=1024)(
-            self._layers_take_trusted
-        )  # layers never change
+        # Layers never change.
+        self._takes_trusted = functools.lru_cache(maxsize=1024)(self._layers_take_trusted)
         self._files: dict[SandboxId, HostGuestFiles] = {}
         self._file_threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
 
@@ -381,7 +380,7 @@ class OciDriver:
     async def pause(self, sandbox: SandboxId) -> None:
         """As Driver says."""
         self._require_running(sandbox)
-        runtime = self._runtime(self._records.get(sandbox).runtime)
+        runtime = self._runtime_of(sandbox)
         if runtime.traits.own_kernel:
             # The freezer would interrupt what such a kernel does for its processes half-way, and some of them would be killed.
             await oci_memory.hold(runtime, sandbox, self._place(sandbox))
@@ -396,13 +395,12 @@ class OciDriver:
 
     async def _release(self, sandbox: SandboxId) -> None:
         if oci_memory.is_held(place := self._place(sandbox)):
-            runtime = self._runtime(self._records.get(sandbox).runtime)
-            await oci_memory.release(runtime, sandbox, place)
+            await oci_memory.release(self._runtime_of(sandbox), sandbox, place)
 
     async def hold(self, sandbox: SandboxId) -> None:
         """As Driver says."""
         self._require_running(sandbox)
-        runtime = self._runtime(self._records.get(sandbox).runtime)
+        runtime = self._runtime_of(sandbox)
         oci_memory.require_memory(runtime)
         self._cgroup(sandbox).thaw()
         await oci_memory.hold(runtime, sandbox, self._place(sandbox))
@@ -410,7 +408,7 @@ class OciDriver:
     async def save(self, sandbox: SandboxId, image: ImageId, token: Secret, *, own: bool) -> int:
         """As Driver says."""
         return await oci_memory.save(
-            self._runtime(self._records.get(sandbox).runtime),
+            self._runtime_of(sandbox),
             sandbox,
             self._place(sandbox),
             self._images,
@@ -568,6 +566,9 @@ class OciDriver:
             problem = self._runtimes.problems.get(name, "Corral does not know it")
             raise Unsupported(f"runtime {name} is not usable on this host: {problem}", "see `corral doctor`")
         return runtime
+
+    def _runtime_of(self, sandbox: SandboxId) -> Runtime:
+        return self._runtime(self._records.get(sandbox).runtime)
 
     def _place(self, sandbox: SandboxId) -> Place:
         if not is_id(sandbox):

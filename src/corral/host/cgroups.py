@@ -148,9 +148,8 @@ class Cgroup:
         itself, and the runtimes leave it without a limit.
         """
         if self._layout.version == 1:
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # a kernel without the counter, or the group has ended
+            # A kernel may be without the counter, and the group may have ended.
+            with contextlib.suppress(FileNotFoundError):
                 (self._v1("memory") / "memory.kmem.tcp.limit_in_bytes").write_text(str(size))
 
     def is_frozen(self) -> bool:

@@ -69,9 +69,8 @@ class RootStore:
         self._data_dir = data_dir
         self._backing: Backing | None = None
         self._marks: Marks | None = None
-        self._unflushed: set[Path] = (
-            set()
-        )  # records of committed layers: not flushed while their sandboxes stand still
+        # Records of committed layers: not flushed while their sandboxes stand still.
+        self._unflushed: set[Path] = set()
         self._staging = threading.Lock()
         self._seeding = threading.Lock()
 
