@@ -38,6 +38,7 @@ from corral.host import mounts, namespaces
 from corral.host.capacity import network_bytes
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
+from corral.host.threads import in_thread
 from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId, is_id
 from corral.model.leak import Leak
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
@@ -232,12 +233,8 @@ class OciDriver:
         if saved is None:
             yield None
             return
-        opened = self._images.opened(saved.image, saved.token.reveal().encode())
-        path = await asyncio.to_thread(opened.__enter__)
-        try:
+        async with in_thread(self._images.opened(saved.image, saved.token.reveal().encode())) as path:
             yield path
-        finally:
-            await asyncio.shield(asyncio.to_thread(opened.__exit__, None, None, None))
 
     def _write_bundle(
         self, spec: SandboxSpec, template: Template, runtime: Runtime, sysfs: Path | None

@@ -13,6 +13,7 @@ from pathlib import Path
 from corral.drivers.guest_link import RECORDS, pending
 from corral.drivers.oci_places import Place
 from corral.errors import Conflict, HostError, Unsupported
+from corral.host.threads import in_thread
 from corral.model.ids import ImageId, SandboxId
 from corral.model.secrets import Secret
 from corral.oci.runtime import Runtime
@@ -76,15 +77,11 @@ async def save(
     if not is_held(place):
         raise Conflict("the sandbox's processes do not stand still")
     identity = await asyncio.to_thread(runtime.identity)
-    making = images.making(memory)
-    fresh = await asyncio.to_thread(making.__enter__)
-    try:
+    async with in_thread(images.making(memory)) as fresh:
         await runtime.save(sandbox, fresh / "runtime", place.bundle / _LOG)
         return await asyncio.to_thread(
             _keep, images, fresh, image, identity, token, place, None if own else sandbox
         )
-    finally:
-        await asyncio.shield(asyncio.to_thread(making.__exit__, None, None, None))
 
 
 def _keep(

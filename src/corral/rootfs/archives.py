@@ -21,11 +21,11 @@ from pathlib import Path
 
 from corral.engine.ports import ArchiveInfo, Placing
 from corral.errors import InvalidInput, NotFound
+from corral.host.threads import in_thread
 from corral.model.ids import LayerDigest, TenantId
 from corral.policy.copying import Item, Placed
 from corral.rootfs import archive_index, copyin, packing
 from corral.rootfs.archive_index import read_index
-from corral.rootfs.images import staging
 from corral.rootfs.programs import run_program
 from corral.rootfs.store import RootStore
 from corral.rootfs.uploads import receive
@@ -62,7 +62,7 @@ class ArchiveStore:
         base = await asyncio.to_thread(self._store.ids_of, layers)
         with self._fresh(tenant) as folder:
             source = Path(folder) / "upload"
-            async with staging(self._store) as upper:
+            async with in_thread(self._store.staging()) as upper:
                 request = packing.Request(
                     sources=list(sources),
                     tar=str(source),
@@ -103,7 +103,7 @@ class ArchiveStore:
     ) -> LayerDigest | None:
         """A layer of files of an archive."""
         base = await asyncio.to_thread(self._store.ids_of, below)
-        async with staging(self._store) as upper:
+        async with in_thread(self._store.staging()) as upper:
             await asyncio.to_thread(os.chown, upper, base, base)
             with tempfile.TemporaryDirectory(prefix="plan-", dir=self._made_root()) as folder:
                 plan = Path(folder) / "plan"

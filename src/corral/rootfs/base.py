@@ -20,9 +20,9 @@ from corral.engine.ports import Progress
 from corral.errors import CorralError, DiskFull, HostError, Unsupported, UpstreamFailed
 from corral.host import mounts, process
 from corral.host.programs import find_program
+from corral.host.threads import in_thread
 from corral.model.ids import LayerDigest
 from corral.rootfs import recipe
-from corral.rootfs.images import staging
 from corral.rootfs.index import LayerIndex
 from corral.rootfs.store import RootStore
 
@@ -85,7 +85,7 @@ async def _layer(store: RootStore, index: LayerIndex, key: str, fill: Fill) -> L
     known = index.get(key)
     if known is not None and store.has_layer(known):
         return known
-    async with staging(store) as root:
+    async with in_thread(store.staging()) as root:
         await fill(root)
         layer = await asyncio.to_thread(store.add_layer, root)
     index.put(key, layer)

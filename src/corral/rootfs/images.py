@@ -12,13 +12,14 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import CorralError, DiskFull, TooLarge, UpstreamFailed
 from corral.host import process
+from corral.host.threads import in_thread
 from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
 from corral.rootfs.index import LayerIndex
@@ -203,7 +204,7 @@ async def unpack_layer(
 ) -> tuple[LayerDigest, Outcome]:
     """The layer of an archive on top of those below, and what it took; `used` is what the layers below it took. Raises
     UpstreamFailed where its content is not what `diff_id` says, and what the archive is refused for."""
-    async with staging(store) as root:
+    async with in_thread(store.staging()) as root:
         work, mount = root.parent / "work", root.parent / "mount"
         work.mkdir()
         mount.mkdir()
@@ -220,17 +221,6 @@ async def unpack_layer(
         await asyncio.to_thread(shutil.rmtree, work)
         mount.rmdir()
         return await asyncio.to_thread(store.add_layer, root, below), outcome
-
-
-@asynccontextmanager
-async def staging(store: RootStore) -> AsyncIterator[Path]:
-    """The store's `staging()`, whose clean-up may take long, without blocking the event loop."""
-    context = store.staging()
-    root = await asyncio.to_thread(context.__enter__)
-    try:
-        yield root
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)
 
 
 def _mib(size: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import HostError, Unsupported
+from corral.host.threads import in_thread
 from corral.model.build import RegistryLogin
 from corral.model.ids import LayerDigest
 from corral.model.template import Template
@@ -114,10 +115,10 @@ class LayerStore:
         """A shorter stack with the same tree: the layers that the host made, and one more."""
         kept = max(await asyncio.to_thread(self._store.leading, layers), 1)
         below, uid_base = layers[:kept], self._store.ids_of(layers)
-        stacking, showing = self._store.stacking(layers), self._store.stacking(layers)
-        fresh = await asyncio.to_thread(stacking.__enter__)
-        unused = await asyncio.to_thread(showing.__enter__)
-        try:
+        async with (
+            in_thread(self._store.stacking(layers)) as fresh,
+            in_thread(self._store.stacking(layers)) as unused,
+        ):
             paths = [self._store.layer_path(layer) for layer in layers]
             async with (
                 detached_root(paths, unused, uid_base) as whole,
@@ -125,9 +126,6 @@ class LayerStore:
             ):
                 await asyncio.to_thread(self._bring, whole, short)
             merged = await asyncio.to_thread(self._store.add_stacked, fresh, uid_base)
-        finally:
-            await asyncio.to_thread(showing.__exit__, None, None, None)
-            await asyncio.to_thread(stacking.__exit__, None, None, None)
         return (*below, merged)
 
     @staticmethod

@@ -8,7 +8,6 @@ digest and checked, and each layer is unpacked by a program of its own (`unpack`
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import platform
@@ -23,6 +22,7 @@ from typing import Any
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.errors import CorralError, InvalidInput, UpstreamFailed
+from corral.host.threads import in_thread
 from corral.model.ids import LayerDigest
 from corral.model.template import TemplateConfig
 from corral.policy.copying import Item, Kind
@@ -98,7 +98,7 @@ async def export_image(
 
 async def _write_layer(store: RootStore, layers: Sequence[LayerDigest], blob: Path) -> oci_layer.Written:
     base = await asyncio.to_thread(store.ids_of, layers)
-    async with _workspace(store) as place:
+    async with in_thread(store.workspace(("upper", "work", "mount", "raw"))) as place:
         request = oci_layer.Request(
             tree=str(store.layer_path(layers[-1])),
             raw_base=await asyncio.to_thread(store.ids_of, layers[-1:]),
@@ -111,16 +111,6 @@ async def _write_layer(store: RootStore, layers: Sequence[LayerDigest], blob: Pa
             max_bytes=MAX_BYTES,
         )
         return oci_layer.Written(**await run_program("oci_layer", request))
-
-
-@contextlib.asynccontextmanager
-async def _workspace(store: RootStore) -> AsyncIterator[Path]:
-    context = store.workspace(("upper", "work", "mount", "raw"))
-    place = await asyncio.to_thread(context.__enter__)
-    try:
-        yield place
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)
 
 
 def _members(
