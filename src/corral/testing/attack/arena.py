@@ -45,8 +45,9 @@ def expect(held: object, otherwise: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`rules` are those of the rule book that it attacks; `run` returns what stopped it, or raises."""
+    """`name` is its own; `rules` are those of the rule book that it attacks; `run` returns what stopped it, or raises."""
 
+    name: str
     rules: str
     tried: str
     run: "Callable[[Arena], str]"

@@ -241,16 +241,26 @@ def _revoked(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-137, G-138, G-139", "have a host send its secret back in every spelling", _echo),
-    Attack("G-34, G-138", "have Basic credentials sent back", _basic),
-    Attack("G-140, G-143", "have the secret sent back compressed, and in an unknown coding", _packed),
-    Attack("G-142", "fetch an echo in pieces", _ranges),
-    Attack("G-33", "have the secret put into other places of a request", _places),
-    Attack("G-32, G-47", "have the secret sent to another host or port", _elsewhere),
-    Attack("G-15, G-17, G-29", "use another sandbox's placeholder", _anothers),
-    Attack("G-31", "have something like the placeholder exchanged", _lookalikes),
-    Attack("G-1", "find a host's secret anywhere inside", _search),
-    Attack("G-44", "send out a secret that leaked, in every coding", _leaks),
-    Attack("G-37, G-39", "split a header field by what stands around a placeholder", _split_fields),
-    Attack("G-18, G-333", "go on after the grant was revoked", _revoked),
+    Attack("secret-echo", "G-137, G-138, G-139", "have a host send its secret back in every spelling", _echo),
+    Attack("basic-echo", "G-34, G-138", "have Basic credentials sent back", _basic),
+    Attack(
+        "packed-echo",
+        "G-140, G-143",
+        "have the secret sent back compressed, and in an unknown coding",
+        _packed,
+    ),
+    Attack("ranges", "G-142", "fetch an echo in pieces", _ranges),
+    Attack("places", "G-33", "have the secret put into other places of a request", _places),
+    Attack("other-hosts", "G-32, G-47", "have the secret sent to another host or port", _elsewhere),
+    Attack("placeholders", "G-15, G-17, G-29", "use another sandbox's placeholder", _anothers),
+    Attack("lookalikes", "G-31", "have something like the placeholder exchanged", _lookalikes),
+    Attack("secret-search", "G-1", "find a host's secret anywhere inside", _search),
+    Attack("leaks", "G-44", "send out a secret that leaked, in every coding", _leaks),
+    Attack(
+        "split-fields",
+        "G-37, G-39",
+        "split a header field by what stands around a placeholder",
+        _split_fields,
+    ),
+    Attack("revoked-grant", "G-18, G-333", "go on after the grant was revoked", _revoked),
 )

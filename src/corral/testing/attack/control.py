@@ -116,14 +116,15 @@ def _poison(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-258, G-321", "answer one's own question", _approve_oneself),
-    Attack("G-268", "flood whoever answers with questions", _flood_of_questions),
-    Attack("G-64, G-185", "ask for what must never be allowed", _ask_for_too_much),
-    Attack("G-321", "change one's own policy", _own_policy),
+    Attack("own-approval", "G-258, G-321", "answer one's own question", _approve_oneself),
+    Attack("question-flood", "G-268", "flood whoever answers with questions", _flood_of_questions),
+    Attack("greedy-questions", "G-64, G-185", "ask for what must never be allowed", _ask_for_too_much),
+    Attack("own-policy", "G-321", "change one's own policy", _own_policy),
     Attack(
+        "repositories",
         "G-231, G-234, G-264",
         "reach repositories that were not granted, and push to one for reading",
         _repositories,
     ),
-    Attack("G-271", "have hooks and monitors run on the host", _poison),
+    Attack("git-hooks", "G-271", "have hooks and monitors run on the host", _poison),
 )

@@ -133,10 +133,10 @@ def _copies(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-276", "have a file of the host read through links", _read),
-    Attack("G-276", "have a file of the host written or removed through links", _write),
-    Attack("G-276", "win a race by swapping a directory for a link", _race),
-    Attack("G-342", "block or flood the daemon with FIFOs and devices", _special),
-    Attack("G-1", "steer the host's kernel through the files API", _kernel),
-    Attack("G-276", "plant links in what is copied out", _copies),
+    Attack("links-read", "G-276", "have a file of the host read through links", _read),
+    Attack("links-write", "G-276", "have a file of the host written or removed through links", _write),
+    Attack("links-race", "G-276", "win a race by swapping a directory for a link", _race),
+    Attack("special-files", "G-342", "block or flood the daemon with FIFOs and devices", _special),
+    Attack("kernel-files", "G-1", "steer the host's kernel through the files API", _kernel),
+    Attack("copies", "G-276", "plant links in what is copied out", _copies),
 )

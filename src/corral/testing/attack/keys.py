@@ -126,13 +126,13 @@ def _raise_budget(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-1", "find the key anywhere inside, as root, after using it", _search),
-    Attack("G-137", "have the provider send the key back", _echo),
-    Attack("G-15, G-19", "use another sandbox's token", _stolen_token),
-    Attack("G-24", "guess tokens", _guess_tokens),
-    Attack("G-17", "use a secret that was not granted", _ungranted),
-    Attack("G-178 to G-187", "use the key for what is not metered", _unmetered),
-    Attack("G-211", "spend more than the budget by 100 calls at once (race)", _race),
-    Attack("G-201, G-214", "spend without paying by hanging up early", _hang_up),
-    Attack("G-321", "raise one's own budget", _raise_budget),
+    Attack("key-search", "G-1", "find the key anywhere inside, as root, after using it", _search),
+    Attack("key-echo", "G-137", "have the provider send the key back", _echo),
+    Attack("stolen-token", "G-15, G-19", "use another sandbox's token", _stolen_token),
+    Attack("guessed-tokens", "G-24", "guess tokens", _guess_tokens),
+    Attack("ungranted-key", "G-17", "use a secret that was not granted", _ungranted),
+    Attack("unmetered-calls", "G-178 to G-187", "use the key for what is not metered", _unmetered),
+    Attack("budget-race", "G-211", "spend more than the budget by 100 calls at once (race)", _race),
+    Attack("hang-up", "G-201, G-214", "spend without paying by hanging up early", _hang_up),
+    Attack("own-budget", "G-321", "raise one's own budget", _raise_budget),
 )

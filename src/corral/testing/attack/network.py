@@ -292,23 +292,42 @@ def _control_api(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-2, G-298", "reach the world without a rule for it", _nothing_without_policy),
-    Attack("G-6, G-10", "connect to services of the host on all its addresses", _host_services),
-    Attack("G-63", "have a rule for the host's own address used", _own_address_allowed),
-    Attack("G-64", "read the cloud's metadata, by address, name and any Host", _metadata),
-    Attack("G-62, G-65", "reach the host by an allowed name that resolves to it (rebinding)", _rebinding),
-    Attack("G-7", "connect to another sandbox", _neighbour),
-    Attack("G-8", "go out by IPv6", _ipv6),
-    Attack("G-300", "send datagrams and pings", _no_udp),
-    Attack("G-300", "open raw, packet and other odd sockets", _sockets),
-    Attack("G-3", "give oneself an address and a route", _reconfigure),
-    Attack("G-281, G-283", "carry data out in DNS names, to any resolver", _dns_exfiltration),
-    Attack("G-285, G-286, G-287", "tunnel through odd DNS questions", _odd_questions),
-    Attack("G-55", "use other ports of an allowed host", _other_ports),
-    Attack("G-47, G-50", "hide a destination behind an allowed one in TLS (fronting)", _fronting_tls),
-    Attack("G-47, G-49", "hide a destination behind an allowed one in HTTP, CONNECT too", _fronting_http),
-    Attack("G-76 to G-81", "smuggle a second request", _smuggling),
-    Attack("G-185", "call a model API past the meter", _unmetered_models),
-    Attack("G-11", "reach unix sockets of the host", _unix_sockets),
-    Attack("G-9, G-11", "call the daemon's own API", _control_api),
+    Attack("no-policy", "G-2, G-298", "reach the world without a rule for it", _nothing_without_policy),
+    Attack(
+        "host-services", "G-6, G-10", "connect to services of the host on all its addresses", _host_services
+    ),
+    Attack("own-address", "G-63", "have a rule for the host's own address used", _own_address_allowed),
+    Attack("metadata", "G-64", "read the cloud's metadata, by address, name and any Host", _metadata),
+    Attack(
+        "rebinding",
+        "G-62, G-65",
+        "reach the host by an allowed name that resolves to it (rebinding)",
+        _rebinding,
+    ),
+    Attack("neighbour", "G-7", "connect to another sandbox", _neighbour),
+    Attack("ipv6", "G-8", "go out by IPv6", _ipv6),
+    Attack("datagrams", "G-300", "send datagrams and pings", _no_udp),
+    Attack("raw-sockets", "G-300", "open raw, packet and other odd sockets", _sockets),
+    Attack("routes", "G-3", "give oneself an address and a route", _reconfigure),
+    Attack(
+        "dns-exfiltration", "G-281, G-283", "carry data out in DNS names, to any resolver", _dns_exfiltration
+    ),
+    Attack("odd-questions", "G-285, G-286, G-287", "tunnel through odd DNS questions", _odd_questions),
+    Attack("other-ports", "G-55", "use other ports of an allowed host", _other_ports),
+    Attack(
+        "fronting-tls",
+        "G-47, G-50",
+        "hide a destination behind an allowed one in TLS (fronting)",
+        _fronting_tls,
+    ),
+    Attack(
+        "fronting-http",
+        "G-47, G-49",
+        "hide a destination behind an allowed one in HTTP, CONNECT too",
+        _fronting_http,
+    ),
+    Attack("smuggling", "G-76 to G-81", "smuggle a second request", _smuggling),
+    Attack("model-hosts", "G-185", "call a model API past the meter", _unmetered_models),
+    Attack("unix-sockets", "G-11", "reach unix sockets of the host", _unix_sockets),
+    Attack("control-api", "G-9, G-11", "call the daemon's own API", _control_api),
 )

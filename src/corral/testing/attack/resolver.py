@@ -107,11 +107,11 @@ def _hosts_file(arena: Arena) -> str:
 
 
 ATTACKS = (
-    Attack("G-280", "resolve names by TLS, HTTPS and QUIC", _encrypted),
-    Attack("G-287", "confuse the resolver by malformed questions", _malformed),
-    Attack("G-52", "stretch a wildcard", _wildcards),
-    Attack("G-284", "use addresses that stand for nothing, or for another's names", _stand_ins),
-    Attack("G-69, G-288, G-289", "resolve the host's own names", _local_names),
-    Attack("G-286, G-330", "keep the resolver from others by a flood of questions", _flood),
-    Attack("G-290", "decide by one's own hosts file where a name leads", _hosts_file),
+    Attack("encrypted-dns", "G-280", "resolve names by TLS, HTTPS and QUIC", _encrypted),
+    Attack("malformed-questions", "G-287", "confuse the resolver by malformed questions", _malformed),
+    Attack("wildcards", "G-52", "stretch a wildcard", _wildcards),
+    Attack("stand-ins", "G-284", "use addresses that stand for nothing, or for another's names", _stand_ins),
+    Attack("local-names", "G-69, G-288, G-289", "resolve the host's own names", _local_names),
+    Attack("dns-flood", "G-286, G-330", "keep the resolver from others by a flood of questions", _flood),
+    Attack("hosts-file", "G-290", "decide by one's own hosts file where a name leads", _hosts_file),
 )

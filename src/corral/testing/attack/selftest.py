@@ -1,11 +1,12 @@
 """All attacks, one after another, on one's own installation."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from time import monotonic
 
-from corral.errors import CorralError
+from corral.errors import CorralError, InvalidInput
 from corral.sdk.client import Client
 from corral.testing.attack import bound, control, files, framing, kernel, keys, network, resolver
 from corral.testing.attack.arena import Attack, EscapedError, SkippedError, open_arena
@@ -33,8 +34,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of an attack. `said` is what stopped it, or what it reached, or why it was not tried."""
+    """What became of the attack `name`. `said` is what stopped it, or what it reached, or why it was not tried."""
 
+    name: str
     rules: str
     tried: str
     isolation: str
@@ -43,12 +45,33 @@ class Finding:
     seconds: float
 
 
-def run_attacks(client: Client, isolation: str, only: str = "") -> Iterator[Finding]:
-    """Findings as they come. `only` keeps attacks whose rules or words hold it. Raises Unsupported where the host does
-    not give the isolation."""
-    chosen = [attack for attack in ATTACKS if only.lower() in f"{attack.rules} {attack.tried}".lower()]
+def chosen(names: Collection[str] = (), words: str = "") -> list[Attack]:
+    """The attacks of these names, all if there is none, whose name, rules or words hold `words`. Raises InvalidInput for a
+    name that no attack has, and where none is left.
+    """
+    known = {attack.name for attack in ATTACKS}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3)
+            raise InvalidInput(
+                f"there is no attack {name[:80]!r}",
+                f"did you mean {', '.join(near)}?" if near else "see their names: `corral self-test --list`",
+            )
+    found = [
+        attack
+        for attack in ATTACKS
+        if (not names or attack.name in names)
+        and words.lower() in f"{attack.name} {attack.rules} {attack.tried}".lower()
+    ]
+    if not found:
+        raise InvalidInput("no attack was chosen", "see their names: `corral self-test --list`")
+    return found
+
+
+def run_attacks(client: Client, isolation: str, attacks: Iterable[Attack] = ATTACKS) -> Iterator[Finding]:
+    """Findings as they come. Raises Unsupported where the host does not give the isolation."""
     with open_arena(client, isolation) as arena:
-        for attack in chosen:
+        for attack in attacks:
             began = monotonic()
             try:
                 verdict, said = Verdict.STOPPED, attack.run(arena)
@@ -58,4 +81,6 @@ def run_attacks(client: Client, isolation: str, only: str = "") -> Iterator[Find
                 verdict, said = Verdict.SKIPPED, str(error)
             except (CorralError, OSError, LookupError, ValueError) as error:
                 verdict, said = Verdict.FAILED, f"{type(error).__name__}: {error}"
-            yield Finding(attack.rules, attack.tried, isolation, verdict, said, monotonic() - began)
+            yield Finding(
+                attack.name, attack.rules, attack.tried, isolation, verdict, said, monotonic() - began
+            )
