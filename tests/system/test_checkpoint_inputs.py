@@ -8,7 +8,7 @@ from tests.conftest import Daemon
 from corral import Client, Sandbox
 from corral.errors import Conflict, HostError, InvalidInput, NotFound
 from corral.host import btrfs
-from corral.rootfs.volumes import BtrfsVolumes, PlainVolumes
+from corral.rootfs.subvolumes import BtrfsSubvolumes, PlainSubvolumes
 
 pytestmark = pytest.mark.root
 TREE = (Path(__file__).parents[1] / "attack" / "guest" / "tree.py").read_text()
@@ -147,7 +147,7 @@ def test_a_checkpoint_takes_the_place_of_one_of_its_name(daemon: Daemon, client:
 def test_a_damaged_layer_is_refused_by_name(daemon: Daemon, client: Client) -> None:
     layer = client.checkpoint(Sandbox.create(client=client).id, "mine").layers[-1].removeprefix("sha256:")
     volumes = daemon.data / "store"
-    (BtrfsVolumes() if btrfs.is_subvolume(volumes / "layers" / layer) else PlainVolumes()).remove(
+    (BtrfsSubvolumes() if btrfs.is_subvolume(volumes / "layers" / layer) else PlainSubvolumes()).remove(
         volumes / "layers" / layer
     )
     try:

@@ -15,7 +15,7 @@ from corral.model.ids import LayerDigest, SandboxId
 from corral.rootfs import backing, overlay
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.store import RootStore
-from corral.rootfs.volumes import PlainVolumes
+from corral.rootfs.subvolumes import PlainSubvolumes
 
 pytestmark = pytest.mark.root
 
@@ -440,7 +440,7 @@ def test_a_plain_copy_keeps_devices_and_hard_links(tmp_path: Path) -> None:
     (source / "one").write_text("x")
     os.link(source / "one", source / "two")
     os.setxattr(source, "trusted.overlay.opaque", b"y")
-    PlainVolumes().copy(source, tmp_path / "copy")
+    PlainSubvolumes().copy(source, tmp_path / "copy")
     assert (tmp_path / "copy" / "whiteout").stat().st_rdev == 0
     assert (tmp_path / "copy" / "one").stat().st_nlink == 2
     assert os.getxattr(tmp_path / "copy", "trusted.overlay.opaque") == b"y"

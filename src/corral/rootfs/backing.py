@@ -17,7 +17,7 @@ from pathlib import Path
 from corral.errors import DiskFull, HostError, Unsupported
 from corral.host import btrfs, loop, mounts, syscalls
 from corral.host.statefile import flush, write_state
-from corral.rootfs.volumes import BtrfsVolumes, PlainVolumes, Volumes, free_bytes
+from corral.rootfs.subvolumes import BtrfsSubvolumes, PlainSubvolumes, Subvolumes, free_bytes
 
 _RECORD = "store.json"
 IMAGE = "store.img"
@@ -43,7 +43,7 @@ class Backing:
 
     kind: StoreKind
     root: Path
-    volumes: Volumes
+    subvolumes: Subvolumes
     reason: str = ""
 
 
@@ -66,8 +66,8 @@ async def open_backing(data_dir: Path) -> Backing:
                 f"the quotas of the btrfs under {data_dir} are off, but the store needs them",
                 f"switch them on: `btrfs quota enable --simple {data_dir}`",
             )
-        return Backing(kind, data_dir / _MOUNT, BtrfsVolumes())
-    return Backing(kind, data_dir / _MOUNT, PlainVolumes(), reason)
+        return Backing(kind, data_dir / _MOUNT, BtrfsSubvolumes())
+    return Backing(kind, data_dir / _MOUNT, PlainSubvolumes(), reason)
 
 
 async def close_backing(backing: Backing) -> None:
@@ -83,13 +83,13 @@ def _prepare(data_dir: Path) -> None:
 
 async def _choose(data_dir: Path) -> Backing:
     if await asyncio.to_thread(_native_quotas, data_dir):
-        return Backing(StoreKind.BTRFS, data_dir / _MOUNT, BtrfsVolumes())
+        return Backing(StoreKind.BTRFS, data_dir / _MOUNT, BtrfsSubvolumes())
     try:
         _require_btrfs()
     except Unsupported as error:
         reason = f"{error.message}; {error.hint}"
         _log.warning("the store has neither disk quotas nor quick checkpoints: %s", reason)
-        return Backing(StoreKind.PLAIN, data_dir / _MOUNT, PlainVolumes(), reason)
+        return Backing(StoreKind.PLAIN, data_dir / _MOUNT, PlainSubvolumes(), reason)
     await _make_image(data_dir)
     return await asyncio.to_thread(_mounted_image, data_dir)
 
@@ -162,7 +162,7 @@ def _mounted_image(data_dir: Path) -> Backing:
             f"the store {image} cannot be mounted: {error}",
             "see `dmesg`; `btrfs check` the file; if it is lost, move it away, with store.json, and start anew",
         ) from error
-    return Backing(StoreKind.LOOP, root, BtrfsVolumes())
+    return Backing(StoreKind.LOOP, root, BtrfsSubvolumes())
 
 
 def _let_go_of_read_only(root: Path) -> None:

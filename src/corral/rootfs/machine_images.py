@@ -57,14 +57,14 @@ class MachineImages:
         fresh = self._store.temporary()
         with public_errors("make a machine image"):
             self._store.require_room(memory + _OVERHEAD)
-            self._store.volumes.create(fresh)
+            self._store.subvolumes.create(fresh)
             try:
-                self._store.volumes.limit(fresh, memory + _OVERHEAD)
+                self._store.subvolumes.limit(fresh, memory + _OVERHEAD)
                 for name in (_RUNTIME, _PROCESSES):
                     (fresh / name).mkdir(0o700)
                 yield fresh
             finally:
-                self._store.volumes.remove(fresh)
+                self._store.subvolumes.remove(fresh)
 
     def keep(
         self,
@@ -90,9 +90,9 @@ class MachineImages:
             (fresh / _RECORD).write_text(json.dumps(asdict(record)))
             self.remove(image)
             if spool_of is not None:
-                self._store.volumes.copy(self._store.spool_dir(spool_of), self._spool(image))
+                self._store.subvolumes.copy(self._store.spool_dir(spool_of), self._spool(image))
             if safe:
-                self._store.volumes.flush(fresh)
+                self._store.subvolumes.flush(fresh)
             fresh.rename(self._place(image))
             if safe:
                 self._store.settle()
@@ -120,7 +120,7 @@ class MachineImages:
             return
         own = self._store.temporary()
         with public_errors("open a machine image"):
-            self._store.volumes.copy(self._place(image), own)
+            self._store.subvolumes.copy(self._place(image), own)
         try:
             with public_errors("open a machine image"):
                 for name, offset in record.tokens:
@@ -128,7 +128,7 @@ class MachineImages:
             yield own / _RUNTIME
         finally:
             with public_errors("close a machine image"):
-                self._store.volumes.remove(own)
+                self._store.subvolumes.remove(own)
 
     def unpack(self, image: ImageId, sandbox: SandboxId, records: Path) -> None:
         """Give a sandbox that is about to go on from an image its processes' output, if that is in it, and below
@@ -151,7 +151,7 @@ class MachineImages:
         """Idempotent."""
         with public_errors("remove a machine image"):
             for place in (self._place(image), self._spool(image)):
-                self._store.volumes.remove(place)
+                self._store.subvolumes.remove(place)
 
     def known(self) -> set[ImageId]:
         """All images, and what is left of half made ones."""

@@ -40,7 +40,7 @@ from corral.rootfs.records import RECORD, TREE, LayerRecord, read_record, write_
 from corral.rootfs.scan import Scanner
 from corral.rootfs.seeds import seed_above, top_of
 from corral.rootfs.soundness import Marks, damaged, problem_of
-from corral.rootfs.volumes import Volumes, free_bytes, remove_trees
+from corral.rootfs.subvolumes import Subvolumes, free_bytes, remove_trees
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MAX_IDS = 2**32 - 65536
@@ -95,7 +95,7 @@ class RootStore:
     @property
     def quota(self) -> bool:
         """Whether disk limits are enforced."""
-        return self._opened.volumes.quota
+        return self._opened.subvolumes.quota
 
     @property
     def reason(self) -> str:
@@ -126,7 +126,7 @@ class RootStore:
                     self.spool_dir(sandbox), SPOOL_BYTES, lambda fresh: _own(fresh, 0o700, uid_base), 0
                 )
             if place.is_dir():
-                self._opened.volumes.limit(place, quota_bytes)
+                self._opened.subvolumes.limit(place, quota_bytes)
             else:
                 self._make(place, quota_bytes, lambda fresh: _furnish(fresh, uid_base), self._top(layers))
         return place
@@ -136,11 +136,11 @@ class RootStore:
         fresh = self.temporary()
         self._create(fresh, above)
         try:
-            self._opened.volumes.limit(fresh, quota_bytes)
+            self._opened.subvolumes.limit(fresh, quota_bytes)
             fill(fresh)
             fresh.rename(place)
         except OSError:
-            self._opened.volumes.remove(fresh)
+            self._opened.subvolumes.remove(fresh)
             raise
 
     def sandbox_dir(self, sandbox: SandboxId) -> Path:
@@ -155,13 +155,13 @@ class RootStore:
         """Make a sandbox's spool a copy of `source`, with the limit of a spool."""
         fresh = self.temporary()
         with public_errors("copy the output of processes"):
-            self.volumes.copy(source, fresh)
+            self.subvolumes.copy(source, fresh)
             try:
-                self.volumes.limit(fresh, SPOOL_BYTES)
+                self.subvolumes.limit(fresh, SPOOL_BYTES)
                 self._discard(self.spool_dir(sandbox))
                 fresh.rename(self.spool_dir(sandbox))
             except OSError:
-                self.volumes.remove(fresh)
+                self.subvolumes.remove(fresh)
                 raise
 
     def remove_sandbox(self, sandbox: SandboxId) -> None:
@@ -179,7 +179,7 @@ class RootStore:
         """Bytes of disk that count against a sandbox's limit. Raises NotFound."""
         with public_errors("read a sandbox's disk usage"):
             try:
-                return self._opened.volumes.usage(self.sandbox_dir(sandbox))
+                return self._opened.subvolumes.usage(self.sandbox_dir(sandbox))
             except FileNotFoundError:
                 raise NotFound(f"the store has no sandbox {sandbox}") from None
 
@@ -196,7 +196,7 @@ class RootStore:
             if not source.is_dir():
                 raise NotFound(f"the store has no sandbox {sandbox}")
             self.require_room(_ROOM)
-            size = self._opened.volumes.usage(source)
+            size = self._opened.subvolumes.usage(source)
             fresh = self.temporary()
             try:
                 self._copy_tree(source, fresh)
@@ -204,7 +204,7 @@ class RootStore:
                 write_record(fresh, record)
                 self._publish(fresh, digest)
             except BaseException:
-                self._opened.volumes.remove(fresh)
+                self._opened.subvolumes.remove(fresh)
                 raise
             self._unflushed.add(self._layer_dir(digest) / RECORD)
         return digest
@@ -221,17 +221,17 @@ class RootStore:
             yield fresh
         finally:
             with public_errors("remove a directory over layers"):
-                self._opened.volumes.remove(fresh)
+                self._opened.subvolumes.remove(fresh)
 
     def add_stacked(self, fresh: Path, uid_base: int) -> LayerDigest:
         """Make what was written over layers in `stacking` a layer, whose owners are those of `uid_base`'s range."""
         digest = LayerDigest(f"sha256:{os.urandom(32).hex()}")
         with public_errors("add a layer"):
             remove_trees(fresh / "work")
-            size = self._opened.volumes.usage(fresh)
+            size = self._opened.subvolumes.usage(fresh)
             record = LayerRecord(uid_base=uid_base, size=size, content=False, top=self._top_of(fresh))
             write_record(fresh, record)
-            self._opened.volumes.flush(fresh)
+            self._opened.subvolumes.flush(fresh)
             self._publish(fresh, digest)
         return digest
 
@@ -245,12 +245,12 @@ class RootStore:
         place = self._layer_dir(layer)
         with public_errors("look for secrets in a layer"):
             if overwrite:
-                self._opened.volumes.unseal(place)
+                self._opened.subvolumes.unseal(place)
             try:
                 return scanner.tree(place / TREE, overwrite=overwrite)
             finally:
                 if overwrite:
-                    self._opened.volumes.seal(place)
+                    self._opened.subvolumes.seal(place)
 
     # Layers
 
@@ -269,7 +269,7 @@ class RootStore:
                 yield fresh / TREE
             finally:
                 with public_errors("remove a directory for a layer"):
-                    self._opened.volumes.remove(fresh)
+                    self._opened.subvolumes.remove(fresh)
 
     @contextlib.contextmanager
     def workspace(self, names: Sequence[str]) -> Iterator[Path]:
@@ -278,14 +278,14 @@ class RootStore:
         with public_errors("make a directory"):
             self.require_room(_ROOM)
             fresh = self.temporary()
-            self._opened.volumes.create(fresh)
+            self._opened.subvolumes.create(fresh)
         try:
             for name in names:
                 (fresh / name).mkdir()
             yield fresh
         finally:
             with public_errors("remove a directory"):
-                self._opened.volumes.remove(fresh)
+                self._opened.subvolumes.remove(fresh)
 
     def add_layer(self, staging: Path, below: Collection[LayerDigest] = (), uid_base: int = 0) -> LayerDigest:
         """Make a filled staging directory a layer, named by its content; it is gone from its place after.
@@ -306,7 +306,7 @@ class RootStore:
                     uid_base=uid_base, size=tree.size, content=not again, top=self._top_of(staging.parent)
                 )
                 write_record(staging.parent, record)
-                self._opened.volumes.flush(staging.parent)
+                self._opened.subvolumes.flush(staging.parent)
                 self._publish(staging.parent, digest)
         return digest
 
@@ -370,7 +370,7 @@ class RootStore:
                 with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                     flush(record)
                 self._unflushed.discard(record)
-            self._opened.volumes.settle(self.root)
+            self._opened.subvolumes.settle(self.root)
 
     # Parts
 
@@ -388,8 +388,8 @@ class RootStore:
             folder.mkdir(mode=0o700, exist_ok=True)
         seeds = sorted(self._seeds.iterdir(), key=lambda seed: int(seed.name))
         for leftover in (*self._tmp.iterdir(), *seeds[:-1]):
-            self._opened.volumes.remove(leftover)
-        self._opened.volumes.sweep(self.root)
+            self._opened.subvolumes.remove(leftover)
+        self._opened.subvolumes.sweep(self.root)
 
     def require_room(self, needed: int) -> None:
         """Raise DiskFull unless a store in a sparse file may grow by `needed` bytes."""
@@ -434,9 +434,9 @@ class RootStore:
         return self.root / "trusted"
 
     @property
-    def volumes(self) -> Volumes:
+    def subvolumes(self) -> Subvolumes:
         """How its directories are made and copied."""
-        return self._opened.volumes
+        return self._opened.subvolumes
 
     @property
     def _sandboxes(self) -> Path:
@@ -473,22 +473,22 @@ class RootStore:
         return self._tmp / os.urandom(8).hex()
 
     def _create(self, fresh: Path, above: int) -> None:
-        """A new volume; where volumes number their inodes each for itself, with numbers above `above`."""
+        """A new subvolume; where these number their inodes each for itself, with numbers above `above`."""
         if self.kind is StoreKind.PLAIN or not above:
-            self._opened.volumes.create(fresh)
+            self._opened.subvolumes.create(fresh)
         else:
             with self._seeding:
-                self._opened.volumes.copy(seed_above(above, self._seeds, self.temporary()), fresh)
+                self._opened.subvolumes.copy(seed_above(above, self._seeds, self.temporary()), fresh)
 
     def _top(self, layers: Iterable[LayerDigest]) -> int:
         return max((read_record(self._layer_dir(layer)).top for layer in layers), default=0)
 
-    def _top_of(self, volume: Path) -> int:
-        return 0 if self.kind is StoreKind.PLAIN else top_of(volume)
+    def _top_of(self, place: Path) -> int:
+        return 0 if self.kind is StoreKind.PLAIN else top_of(place)
 
     def _copy_tree(self, source: Path, target: Path) -> None:
         """A copy of a sandbox's directory with its upper tree alone."""
-        self._opened.volumes.copy(source, target)
+        self._opened.subvolumes.copy(source, target)
         remove_trees(target / "work")
 
     def _publish(self, fresh: Path, digest: LayerDigest) -> None:
@@ -501,7 +501,7 @@ class RootStore:
             if problem := self._known_damage.get(place.name):
                 raise damaged(digest, problem) from error
             return  # another task added the same content meanwhile; the caller removes this one
-        self._opened.volumes.seal(place)
+        self._opened.subvolumes.seal(place)
 
     def _discard(self, place: Path) -> None:
         if self.kind is StoreKind.PLAIN:  # file by file: half of a layer must not look like a layer
@@ -509,7 +509,7 @@ class RootStore:
             with contextlib.suppress(FileNotFoundError):
                 place.rename(condemned)
             place = condemned
-        self._opened.volumes.remove(place)
+        self._opened.subvolumes.remove(place)
 
 
 def _checked_id(sandbox: SandboxId) -> str:

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 _COPY_TIMEOUT = 3600.0
 
 
-class Volumes(Protocol):
+class Subvolumes(Protocol):
     """Directories that are made, copied, limited and removed as one. All raise OSError."""
 
     @property
@@ -55,7 +55,7 @@ class Volumes(Protocol):
         """Forget what is kept about removed ones."""
 
 
-class BtrfsVolumes:
+class BtrfsSubvolumes:
     """Subvolumes: copies are snapshots, limits are quota groups."""
 
     quota = True
@@ -104,7 +104,7 @@ class BtrfsVolumes:
         btrfs.sweep_groups(path)
 
 
-class PlainVolumes:
+class PlainSubvolumes:
     """Directories of any file system: copies take as long as their content, and nothing limits their size."""
 
     quota = False
