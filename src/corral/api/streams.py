@@ -38,12 +38,13 @@ def error_event(error: BaseException) -> bytes:
 
 
 class EventStream(Response):
-    """A response of events, sent by `produce`. It ends when `produce` does; when the client goes, `produce` is cancelled."""
+    """A response of events, sent by `produce`, which may return the last one. When the client goes, `produce` is
+    cancelled."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, produce: Callable[[Emit], Awaitable[None]], heartbeat: float = HEARTBEAT_SECONDS
+        self, produce: Callable[[Emit], Awaitable[bytes | None]], heartbeat: float = HEARTBEAT_SECONDS
     ) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
@@ -62,18 +63,19 @@ class EventStream(Response):
         try:
             async with asyncio.TaskGroup() as tasks:
                 aside = [tasks.create_task(_watch(receive)), tasks.create_task(_beat(emit, self._heartbeat))]
-                await self._produce_all(emit)
+                last = await self._produce_all(emit)
                 for task in aside:
                     task.cancel()
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                # With the end of the response in one packet, so that the client has all of it at once.
+                await send({"type": "http.response.body", "body": last, "more_body": False})
         except* _ClientGone:
             pass  # nobody is left to answer
 
-    async def _produce_all(self, emit: Emit) -> None:
+    async def _produce_all(self, emit: Emit) -> bytes:
         try:
-            await self._produce(emit)
+            return await self._produce(emit) or b""
         except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
-            await emit(error_event(error))
+            return error_event(error)
 
 
 async def stream(events: AsyncGenerator[bytes, None]) -> Response:
@@ -105,7 +107,7 @@ async def until_idle(items: AsyncIterator[T]) -> AsyncIterator[T]:
 def progress_stream(work: Callable[[Tell], Coroutine[Any, Any, BaseModel]]) -> Response:
     """Respond with what long work tells (events `progress`) and with its outcome (`result` or `error`)."""
 
-    async def produce(emit: Emit) -> None:
+    async def produce(emit: Emit) -> bytes:
         loop = asyncio.get_running_loop()
         lines: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -126,7 +128,7 @@ def progress_stream(work: Callable[[Tell], Coroutine[Any, Any, BaseModel]]) -> R
             task = tasks.create_task(run())
             while (line := await lines.get()) is not None:
                 await emit(event("progress", ProgressLine(message=line)))
-        await emit(task.result())
+        return task.result()
 
     return EventStream(produce)
 

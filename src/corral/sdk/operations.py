@@ -15,13 +15,13 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from corral.errors import CorralError, InvalidInput, UpstreamFailed, all_errors
+from corral.errors import CorralError, DaemonUnreachable, InvalidInput, UpstreamFailed, all_errors
 from corral.protocol.base import Error, ProgressLine
 
 T = TypeVar("T")
@@ -173,6 +173,11 @@ class LongCall(Operation[T, Coroutine[Any, Any, T]], Generic[T]):
         with closing(transport.events(self.request)) as events:
             for event in events:
                 if (found := self._take(event)) is not None:
+                    with suppress(
+                        DaemonUnreachable
+                    ):  # up to the end, so that the connection can be used again
+                        for _ in events:
+                            pass
                     return found
         raise _broken_off()
 
@@ -181,6 +186,9 @@ class LongCall(Operation[T, Coroutine[Any, Any, T]], Generic[T]):
         async with aclosing(transport.events(self.request)) as events:
             async for event in events:
                 if (found := self._take(event)) is not None:
+                    with suppress(DaemonUnreachable):
+                        async for _ in events:
+                            pass
                     return found
         raise _broken_off()
 

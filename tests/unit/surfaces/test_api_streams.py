@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from corral.api.streams import EventStream, progress_stream, until_idle, while_connected
+from corral.api.streams import EventStream, event, progress_stream, until_idle, while_connected
 from corral.errors import Timeout
 from corral.protocol.base import Done
 
@@ -175,6 +175,15 @@ async def test_long_work_is_cancelled_when_its_client_goes() -> None:
 
     await serve(progress_stream(work), gone)
     assert cancelled.is_set()
+
+
+async def test_the_result_of_long_work_comes_with_the_end_of_the_response() -> None:
+    async def work(tell: Any) -> Done:
+        tell("begun")
+        return Done()
+
+    *_, last = await serve(progress_stream(work), asyncio.Event())
+    assert last == {"type": "http.response.body", "body": event("result", Done()), "more_body": False}
 
 
 async def test_a_command_is_cancelled_when_its_client_goes() -> None:

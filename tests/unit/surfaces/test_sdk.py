@@ -1,6 +1,7 @@
 """The SDK over the API: both clients, errors, streams that break."""
 
 import inspect
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -17,8 +18,10 @@ from corral.errors import (
     UpstreamFailed,
 )
 from corral.model.process import Stream
+from corral.protocol.base import Done
 from corral.sdk.async_sandbox import AsyncFiles, AsyncProcess, AsyncSandbox
 from corral.sdk.client import AsyncClient, Client
+from corral.sdk.operations import Event, LongCall, Request, reply
 from corral.sdk.process_calls import RECONNECT_PAUSES, Follower
 from corral.sdk.results import CommandResult
 from corral.sdk.sandbox import Files, Process, Sandbox
@@ -107,6 +110,38 @@ def test_output_goes_on_where_a_connection_broke(client: Client, engine: Any) ->
     assert sum(len(piece.data) for piece in pieces) == 5000
     assert [piece.offset for piece in pieces] == [0, 1024, 2048, 3072, 4096]
     assert process.exit_code == 0
+
+
+class Events:
+    """A transport, sync and async, on which long work gives its result before the stream ends, or breaks."""
+
+    def __init__(self, end: DaemonUnreachable | None) -> None:
+        self.end = end
+        self.read = False
+
+    def events(self, request: Request) -> Iterator[Event]:
+        yield Event("result", '{"ok": true}')
+        self.read = True
+        if self.end is not None:
+            raise self.end
+
+
+class AsyncEvents(Events):
+    async def events(self, request: Request) -> AsyncIterator[Event]:  # type: ignore[override]
+        for event in super().events(request):
+            yield event
+
+
+@pytest.mark.parametrize("end", [None, DaemonUnreachable("broke off")])
+async def test_long_work_is_read_to_its_end_so_that_the_next_call_finds_a_connection(
+    end: DaemonUnreachable | None,
+) -> None:
+    call = LongCall(Request("POST", "/v1/x"), reply(Done))
+    transport, asynchronous = Events(end), AsyncEvents(end)
+    assert call.run(transport).ok  # type: ignore[arg-type]
+    assert (await call.run_async(asynchronous)).ok  # type: ignore[arg-type]
+    assert transport.read
+    assert asynchronous.read
 
 
 def test_a_follower_gives_up_after_a_while() -> None:
