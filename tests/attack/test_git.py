@@ -22,6 +22,7 @@ from corral import Sandbox
 from corral.wire.pktline import FLUSH, encode
 
 TOKEN = "git-canary-attack-0123456789"
+LEAKED = "Canary-Value-That-StaysOnTheHost0123"
 ZERO = "0" * 40
 
 
@@ -323,3 +324,36 @@ def test_the_credential_is_nowhere(arena: Range, target: Target) -> None:
     assert TOKEN not in text
     assert base64.b64encode(f"git:{TOKEN}".encode()).decode() not in text
     assert found[3][0] == 403
+
+
+@pytest.mark.root
+def test_a_secret_that_leaked_is_in_no_push(arena: Range, target: Target) -> None:
+    """G-44: in a file, a binary one, a name, a message, an object behind no commit, a branch's name; as it is and coded."""
+    binding = {"hosts": ["api.example"]}
+    arena.client.put_secret("lab", LEAKED, binding=binding)
+    try:
+        box = attacker(arena, target)
+        blob = obj("blob", f"x{LEAKED}".encode())
+        plain = obj("blob", b"x\n")
+        clean = tree(("100644", "f", plain[0]))
+        made = [
+            (commit(tree(("100644", "f", blob[0]))[0]), tree(("100644", "f", blob[0])), blob),
+            (commit(clean[0]), clean, plain, obj("blob", b"\0\1" + base64.b64encode(f"a{LEAKED}".encode()))),
+            (commit(tree(("100644", LEAKED, plain[0]))[0]), tree(("100644", LEAKED, plain[0])), plain),
+            (commit(clean[0], extra=f"\n{LEAKED.encode().hex()}\n"), clean, plain),
+        ]
+        own, path = f"refs/heads/corral/{box.name}", target.path("git-receive-pack")
+        bodies = [command(ZERO, one[0][0], own) + pack(*one) for one in made]
+        good = pack(commit(clean[0]), clean, plain)
+        bodies.append(command(ZERO, commit(clean[0])[0], f"{own}/{LEAKED}") + good)
+        found = calls(arena, box, *[post(path, body) for body in bodies])
+        for status, answer in found:
+            assert status == 200
+            assert f"ng {own}" in answer
+            assert "a secret of this host" in answer
+        shown = arena.daemon.cli("audit", box.name, "--json").stdout
+        leaks = [one for one in map(json.loads, shown.splitlines()) if one["kind"] == "gateway.leak"]
+        assert [one["detail"]["secret"] for one in leaks] == ["lab"] * len(bodies), shown
+        assert LEAKED not in shown
+    finally:
+        arena.client.remove_secret("lab")

@@ -187,6 +187,34 @@ def test_a_github_app_from_clone_to_pull_request(
 
 
 @pytest.mark.root
+def test_a_leaked_secret_is_kept_back_and_may_be_taken_out(client: Client, forge: Forge) -> None:
+    """G-44: a push with the tenant's own secret is refused; one that removes it from what the server has is not."""
+    secret = "Canary-Value-That-StaysOnTheHost4567"
+    box = Sandbox.create(client=client, name="leaker", git_repos=(f"{forge.host}/team/app:write",))
+    setup = (
+        f"git clone -q https://{forge.host}/team/app ~/app && cd ~/app && git config user.name n && git config user.email e@x && "
+        f"seq 2000 > conf.py && echo {secret} >> conf.py && git add -A && git commit -qm conf && "
+        "git push -q origin HEAD:corral/leaker"
+    )
+    assert inside(box, setup)[0] == 0
+    client.put_secret("lab", secret, binding={"hosts": ["api.example"]})
+    try:
+        code, text = inside(
+            box,
+            "cd ~/app && sed -i 1d conf.py && git commit -qam less && git push origin HEAD:corral/leaker 2>&1",
+        )
+        assert code != 0
+        assert "a secret of this host, which no sandbox is given: conf.py (lab)" in text
+        code, text = inside(
+            box, "cd ~/app && git reset -q --hard HEAD^ && sed -i '$d' conf.py && git commit -qam without && "
+            "git push origin HEAD:corral/leaker 2>&1"
+        )  # fmt: skip
+        assert code == 0, text
+    finally:
+        client.remove_secret("lab")
+
+
+@pytest.mark.root
 def test_a_person_says_yes_and_no(client: Client, daemon: Daemon, forge: Forge) -> None:
     """What looks like a secret, and CI files, are shown; the answer decides (G-257, G-259)."""
     box = Sandbox.create(

@@ -287,6 +287,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandboxes=lambda: sandboxes,
         processes=processes,
         driver=driver,
+        secrets=secrets.values,
         scratch=make_scratch(places.data / "pushes"),
     )
     repos = RepositoryService(

@@ -251,6 +251,13 @@ class Box:
             path=path, status=status,
         )  # fmt: skip
 
+    def secret_in(self, text: bytes) -> str | None:
+        """The name of a secret of the tenant's that stands in a short text, as it is or in a common spelling (G-44)."""
+        for forms in (self.tenants_secrets, self.tenants_spellings):
+            if forms is not None and (name := forms.first_in(text)) is not None:
+                return name
+        return None
+
     def leak(self, what: str, secret: str, host: str, port: int = 0) -> None:
         """Record that something holds a secret itself, which is an alarm (G-44)."""
         self.note("leak", "denied", host=host, port=port, secret=secret, reason=Reason.SECRET.value)
@@ -271,17 +278,21 @@ class Box:
         status: int = 0,
         refs: str = "",
     ) -> None:
-        """Write an audit record about this box; one that names refs is never left out. A refused path may hold a secret, which
-        is not written down (G-323).
+        """Write an audit record about this box; one that names refs is never left out. A refused path or ref may hold a
+        secret, which is not written down (G-323).
         """
-        if decision == "denied" and self.tenants_spellings is not None and path:
-            path = "" if self.tenants_spellings.occur_in(path.encode("utf-8", "replace")) else path
+        named = bool(refs)
+        if decision == "denied":
+            path, refs = (
+                "" if text and self.secret_in(text.encode("utf-8", "replace")) is not None else text
+                for text in (path, refs)
+            )
         record = AuditRecord(
             at=datetime.now(UTC), tenant=self.tenant, sandbox=self.id, kind=kind, decision=decision, host=host[:253],
             port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,
             refs=refs[:8192],
         )  # fmt: skip
-        self.audit.record(record, asyncio.get_running_loop().time(), always=bool(refs))
+        self.audit.record(record, asyncio.get_running_loop().time(), always=named)
 
 
 def _hosts(policy: EgressPolicy) -> frozenset[str]:

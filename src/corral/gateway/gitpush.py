@@ -37,8 +37,9 @@ from corral.gateway.redact import Redactor
 from corral.gateway.spools import Spool, Spools
 from corral.model.approval import Kind
 from corral.model.git import Verdict
-from corral.model.push import PushReport, PushToInspect
+from corral.model.push import FlagKind, PushReport, PushToInspect
 from corral.policy import push as rules
+from corral.policy.egress import Reason
 from corral.policy.repos import Route
 from corral.wire.gitpush import PushHead
 from corral.wire.gitrefs import RefsFilter
@@ -141,6 +142,8 @@ class _Push:
 
     def _by_refs(self) -> DeniedError | None:
         """What its refs and options alone forbid: whatever an update turns out to be, if no rule would let it."""
+        if (name := self._box.secret_in(self._head.raw)) is not None:
+            return self._leaked(name, "the push names a secret of this host, which no sandbox is given")
         unlisted = rules.refused_options(self._policy, self._head.options)
         if unlisted:
             return self._denied(
@@ -159,6 +162,11 @@ class _Push:
         ]
         return None if rules.verdict(forced) is not Verdict.DENY else self._by_rules(judged)
 
+    def _leaked(self, name: str, message: str) -> DeniedError:
+        self._box.leak("a push", name, self._route.host)
+        hint = "take it out of the commits; on the host, replace the secret: it has leaked"
+        return self._denied(message, hint, Reason.SECRET.value)
+
     def _by_rules(self, judged: list[rules.Judgement]) -> DeniedError:
         first = next(one for one in judged if one.verdict is Verdict.DENY)
         hint = f"push to refs/heads/corral/{self._box.name}, which is this sandbox's own, or ask its owner for a rule"
@@ -176,7 +184,10 @@ class _Push:
             for one in self._head.commands
         ]
         content, why = rules.flagged(self._policy, found)
+        leak = next((flag for flag in found.flags if flag.kind is FlagKind.LEAK), None)
         match rules.verdict(judged, content):
+            case Verdict.DENY if leak is not None:
+                raise self._leaked(leak.detail, rules.describe(leak))
             case Verdict.DENY if content is Verdict.DENY:
                 raise self._denied(why, "correct the commits", "content")
             case Verdict.DENY:

@@ -12,8 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
 from corral.policy.forms import forms
-
-_DISTINCT = re.compile(rb"(?=.{16})[^0-9]*[0-9]", re.DOTALL)
+from corral.policy.needles import distinct
 
 
 class Forms:
@@ -52,12 +51,15 @@ class Forms:
         """
         return any(pattern in data for pattern in self.patterns)
 
+    def first_in(self, data: bytes) -> str | None:
+        """The label of the first hit."""
+        match = self.search.search(data) if self.occur_in(data) else None
+        return self.labels[match[0]] if match is not None else None
+
     def plainly_in(self, text: bytes) -> str | None:
-        """The label of a pattern that stands in `text` and can be no word of it: one that is long, with a digit. Keys of
-        models of one's own are often words, as `not-needed`, of which people and agents speak.
-        """
+        """The label of a pattern that stands in `text` and can be no word of it."""
         return next(
-            (label for pattern, label in self.labels.items() if _DISTINCT.match(pattern) and pattern in text),
+            (label for pattern, label in self.labels.items() if distinct(pattern) and pattern in text),
             None,
         )
 

@@ -35,8 +35,9 @@ class Guard:
 
     def check(self, text: bytes) -> None:
         """Raise LeakError if one stands in `text`, which is whole."""
-        if self.forms.occur_in(text):
-            self._found(text)
+        if (name := self.forms.first_in(text)) is not None:
+            self.leaked = name
+            raise LeakError(name)
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that can be sent on. Raises LeakError."""
@@ -50,11 +51,6 @@ class Guard:
         """What was held back."""
         left, self._held = self._held, b""
         return left
-
-    def _found(self, data: bytes) -> None:
-        match = self.forms.search.search(data)
-        self.leaked = self.forms.labels[match[0]] if match is not None else ""
-        raise LeakError(self.leaked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class PushToInspect:
 class FlagKind(StrEnum):
     """What a person should look at first."""
 
+    LEAK = "leak"
     SECRET = "secret"  # noqa: S105 (a name)
     CI = "ci"
     HOOK = "hook"

@@ -18,8 +18,8 @@ _PLAIN = (Operation.CREATE, Operation.UPDATE)
 
 ASKED = frozenset({FlagKind.SECRET, FlagKind.CI, FlagKind.SUBMODULE, FlagKind.NOT_INSPECTED})
 """Findings that need a person even where a rule allows the ref."""
-REFUSED = frozenset({FlagKind.AUTHOR, FlagKind.UNSIGNED})
-"""Findings that break a rule of the repository."""
+REFUSED = frozenset({FlagKind.LEAK, FlagKind.AUTHOR, FlagKind.UNSIGNED})
+"""Findings that break a rule of the repository, or would send a secret of the host's away (G-44)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ def flagged(policy: PushPolicy, report: PushReport) -> tuple[Verdict, str]:
 
 
 _MEANING = {
+    FlagKind.LEAK: "a secret of this host, which no sandbox is given",
     FlagKind.SECRET: "what looks like a secret",
     FlagKind.CI: "a file that runs in CI",
     FlagKind.HOOK: "a file that git or an editor runs",

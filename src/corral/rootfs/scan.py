@@ -10,9 +10,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import re2  # type: ignore[import-untyped]
-
 from corral.model.leak import Leak
+from corral.policy.needles import Needles
 from corral.rootfs.sparse import data_ranges
 
 _READ = 1 << 20
@@ -24,13 +23,7 @@ class Scanner:
     """Finds any of `needles`, which says for each byte string what it is; at least one."""
 
     def __init__(self, needles: Mapping[bytes, str]) -> None:
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.longest_match = True
-        options.max_mem = 256 << 20
-        self._labels = needles
-        self._longest = max(map(len, needles))
-        self._pattern = re2.compile(b"|".join(map(re2.escape, sorted(needles))), options)
+        self._needles = Needles(needles)
 
     def tree(self, root: Path, *, overwrite: bool) -> list[Leak]:
         """What is below a directory, at most 1,000 findings. With `overwrite`, found content is replaced by as many
@@ -40,9 +33,9 @@ class Scanner:
         seen: set[tuple[int, int]] = set()
         base = os.fsencode(root)
         for name, path, status in _walk(base):
-            leaks = [self._labels[word] for word in self._words(name)]
+            leaks = self._in_name(name)
             if stat.S_ISLNK(status.st_mode):
-                leaks += [self._labels[word] for word in self._words(os.readlink(path))]  # noqa: PTH115 - any bytes
+                leaks += self._in_name(os.readlink(path))  # noqa: PTH115 - any bytes
             shown = "/" + name.decode("utf-8", "backslashreplace")
             found += [Leak(shown, what, overwritten=False) for what in leaks]
             inode = (status.st_dev, status.st_ino)
@@ -67,7 +60,7 @@ class Scanner:
                 os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
             finally:
                 os.close(fd)
-        return sorted({self._labels[word] for _, word in hits})
+        return sorted({self._needles.labels[word] for _, word in hits})
 
     def _hits(self, path: bytes) -> Iterator[tuple[int, bytes]]:
         """Offsets and what is there. Each is told once, however the file is cut. No needle holds zeros: holes hold none."""
@@ -83,16 +76,16 @@ class Scanner:
         while data := os.pread(fd, min(_READ, end - at), at):
             at += len(data)
             block = tail + data
-            for match in self._pattern.finditer(block):
-                offset = at - len(block) + match.start()
+            for place, word in self._needles.hits(block):
+                offset = at - len(block) + place
                 if offset >= told:
-                    yield offset, match.group()
-                    told = offset + len(match.group())
-            keep = min(len(block), self._longest - 1)
+                    yield offset, word
+                    told = offset + len(word)
+            keep = min(len(block), self._needles.longest - 1)
             tail = block[len(block) - keep :]
 
-    def _words(self, text: bytes) -> list[bytes]:
-        return [match.group() for match in self._pattern.finditer(text)]
+    def _in_name(self, text: bytes) -> list[str]:
+        return [self._needles.labels[word] for _, word in self._needles.hits(text)]
 
 
 def _walk(base: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result]]:

@@ -4,18 +4,20 @@ Each reader takes pieces of any size, keeps a bounded amount, and raises Invalid
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from corral.errors import InvalidInput
 
 MAX_HEADER = 64 * 1024
 """Bytes of a commit that are looked at: what follows is message."""
-_OBJECT = re.compile(rb"([0-9a-f]{40,64}) (commit|tag) ([0-9]{1,12})")
+_OBJECT = re.compile(rb"([0-9a-f]{40,64}) (commit|tag|tree|blob) ([0-9]{1,12})")
 _PERSON = re.compile(rb"(.*?) ?<([^>\n]*)> ?[0-9-]* ?[0-9+-]*")
 _RAW = re.compile(rb"(:+)([0-7]{6}(?: [0-7]{6})+)((?: [0-9a-f]{40,64})+) ([A-Z]+[0-9]*)")
 _HUNK = re.compile(rb"(@{2,}) ((?:-[0-9]+(?:,[0-9]+)? )+)\+[0-9]+(?:,([0-9]+))? @{2,}.*", re.DOTALL)
 _COUNT = re.compile(rb"-[0-9]+(?:,([0-9]+))?")
 _MAX_LINE = 1024 * 1024
+_MAX_HEAD = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,58 +33,81 @@ class Commit:
     tag: bool = False
 
 
-class CommitReader:
-    """Reads what `git cat-file --batch` prints for commits and tags."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes of an object's content; `last`: there are no more of it."""
+
+    id: str
+    kind: str
+    data: bytes
+    last: bool
+
+
+class ObjectReader:
+    """Reads what `git cat-file --batch` prints, of objects of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._id = ""
-        self._tag = False
+        self._id = self._kind = ""
         self._left = -1
-        self._kept = bytearray()
 
-    def feed(self, data: bytes) -> list[Commit]:
-        """The commits that are complete now."""
+    def feed(self, data: bytes) -> Iterator[Part]:
+        """The contents that are there now; the caller takes all of them before the next call."""
         self._buffer += data
-        found: list[Commit] = []
-        while self._step(found):
-            pass
-        return found
+        while self._left >= 0 or self._head():
+            if len(self._buffer) <= self._left:
+                if self._buffer:
+                    part = Part(self._id, self._kind, bytes(self._buffer), last=False)
+                    self._left -= len(self._buffer)
+                    self._buffer.clear()
+                    yield part
+                return
+            if self._buffer[self._left] != ord("\n"):
+                raise _strange("an object has no end")
+            part = Part(self._id, self._kind, bytes(self._buffer[: self._left]), last=True)
+            del self._buffer[: self._left + 1]
+            self._left = -1
+            yield part
 
     def finish(self) -> None:
         """Raise InvalidInput if the last one is cut."""
         if self._left >= 0 or self._buffer:
-            raise _strange("a list of commits is cut")
-
-    def _step(self, found: list[Commit]) -> bool:
-        if self._left < 0:
-            return self._head()
-        body = self._buffer[: self._left]
-        self._kept += body[: max(0, MAX_HEADER - len(self._kept))]
-        self._left -= len(body)
-        del self._buffer[: len(body)]
-        if self._left > 0 or not self._buffer:
-            return False
-        if self._buffer[:1] != b"\n":
-            raise _strange("an object has no end")
-        del self._buffer[:1]
-        found.append(_commit(self._id, bytes(self._kept), tag=self._tag))
-        self._left = -1
-        self._kept.clear()
-        return True
+            raise _strange("a list of objects is cut")
 
     def _head(self) -> bool:
-        line, newline, _ = self._buffer.partition(b"\n")
-        if not newline:
-            if len(self._buffer) > 200:
-                raise _strange("a list of commits is malformed")
+        end = self._buffer.find(b"\n", 0, _MAX_HEAD)
+        if end < 0 and len(self._buffer) < _MAX_HEAD:
             return False
-        head = _OBJECT.fullmatch(line)
+        head = _OBJECT.fullmatch(self._buffer[: max(end, 0)])
         if head is None:
-            raise _strange("a list of commits is malformed")
-        del self._buffer[: len(line) + 1]
-        self._id, self._tag, self._left = head[1].decode(), head[2] == b"tag", int(head[3])
+            raise _strange("a list of objects is malformed")
+        del self._buffer[: end + 1]
+        self._id, self._kind, self._left = head[1].decode(), head[2].decode(), int(head[3])
         return True
+
+
+class CommitReader:
+    """Reads what `git cat-file --batch` prints for commits and tags."""
+
+    def __init__(self) -> None:
+        self._objects = ObjectReader()
+        self._kept = bytearray()
+
+    def feed(self, data: bytes) -> list[Commit]:
+        """The commits that are complete now."""
+        found: list[Commit] = []
+        for part in self._objects.feed(data):
+            if part.kind not in ("commit", "tag"):
+                raise _strange("a list of commits holds something else")
+            self._kept += part.data[: max(0, MAX_HEADER - len(self._kept))]
+            if part.last:
+                found.append(_commit(part.id, bytes(self._kept), tag=part.kind == "tag"))
+                self._kept.clear()
+        return found
+
+    def finish(self) -> None:
+        """Raise InvalidInput if the last one is cut."""
+        self._objects.finish()
 
 
 def _commit(id: str, raw: bytes, *, tag: bool) -> Commit:

@@ -17,7 +17,8 @@ from corral.model.push import (
     RefLine,
 )
 from corral.policy.leaks import runs_at_work, runs_in_ci, secret_in
-from corral.wire.gitobjects import Change, Commit, PatchTotals, path_text
+from corral.policy.needles import Needles
+from corral.wire.gitobjects import Change, Commit, Part, PatchTotals, path_text
 
 LARGE = 10 * 1024 * 1024
 """Bytes from which on a file is pointed out."""
@@ -34,6 +35,8 @@ class Gathered:
     changes: list[Change] = field(default_factory=list)
     totals: PatchTotals = field(default_factory=PatchTotals)
     flags: dict[tuple[FlagKind, str], str] = field(default_factory=dict)
+    leaks: dict[str, str] = field(default_factory=dict)
+    """The secrets that objects hold, by their ids."""
     truncated: str = ""
 
     def flag(self, kind: FlagKind, subject: str, detail: str = "") -> None:
@@ -45,6 +48,23 @@ class Gathered:
         for path, text in lines:
             if (found := secret_in(text)) is not None:
                 self.flag(FlagKind.SECRET, path, found)
+
+
+class LeakSearch:
+    """Looks for secrets themselves in all that a push brings: files, names, messages (G-44)."""
+
+    def __init__(self, needles: Needles) -> None:
+        self._needles = needles
+        self._tail = b""
+        self.found: dict[str, str] = {}
+        """The secret that an object holds, by its id: of so many objects as are told of."""
+
+    def feed(self, part: Part) -> None:
+        """Look at the next bytes, also where they are the rest of what was cut."""
+        block = self._tail + part.data
+        self._tail = b"" if part.last else block[1 - self._needles.longest :]
+        if len(self.found) < MAX_FLAGS and (name := self._needles.first(block)) is not None:
+            self.found[part.id] = name
 
 
 def missing_parents(commits: Mapping[str, Commit], commands: Sequence[Command]) -> list[str]:
@@ -96,6 +116,9 @@ def look_at(gathered: Gathered, authors: Sequence[str], *, signed: bool) -> None
             gathered.flag(FlagKind.AUTHOR, commit.id[:12], commit.email)
         if signed and not commit.signed:
             gathered.flag(FlagKind.UNSIGNED, commit.id[:12], commit.title[:80])
+    paths = {one.new: path_text(one.path) for one in gathered.changes}
+    for id, name in gathered.leaks.items():
+        gathered.flag(FlagKind.LEAK, paths.get(id, f"the object {id[:12]}"), name)
     for path in gathered.totals.binary:
         gathered.flag(FlagKind.BINARY, path)
     if gathered.truncated:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import secrets as randomness
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +34,20 @@ from corral.model.git import Access, RepoGrant
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import Command, PushReport, PushToInspect
 from corral.model.sandbox import GIB, Limits, Sandbox
-from corral.wire.gitobjects import ChangeReader, CommitReader, PatchReader
+from corral.model.secrets import Secret
+from corral.policy.needles import Needles
+from corral.wire.gitobjects import ChangeReader, CommitReader, ObjectReader, PatchReader
 from corral.work import guest
-from corral.work.findings import LARGE, Gathered, follows, look_at, missing_parents, old_blobs, report
+from corral.work.findings import (
+    LARGE,
+    Gathered,
+    LeakSearch,
+    follows,
+    look_at,
+    missing_parents,
+    old_blobs,
+    report,
+)
 from corral.work.names import clean_text
 
 LABEL = "corral/inspection"
@@ -47,6 +58,7 @@ MAX_CHANGES = 200_000
 MAX_OLD_BLOBS = 10_000
 MAX_COMMIT_BYTES = 64 * 1024 * 1024
 MAX_PATCH = 256 * 1024 * 1024
+MAX_CONTENT = 2 * GIB
 _CHUNK = 1024 * 1024
 _USER = "user"
 _HOME = "/home/user"
@@ -93,6 +105,8 @@ cd "$1" && exec git fetch --quiet --no-tags --no-write-fetch-head --unshallow --
 _FETCH_BLOBS = """
 cd "$1" && exec git fetch --quiet --no-tags --no-write-fetch-head --filter=blob:none --stdin origin <"$2"
 """
+# Of what was there before anything was fetched: what the push takes out of the repository may have held a secret.
+_CONTENTS = 'cd "$1" && cut -d " " -f 2 ../objects | git cat-file --batch --buffer'
 _ANCESTOR = 'cd "$1" && exec git merge-base --is-ancestor "$2" "$3"'
 _CHANGES = """
 cd "$1" && exec git diff-tree --stdin -c -r --root --raw -z --no-renames --no-abbrev <../commits
@@ -104,7 +118,7 @@ cd "$1" && exec git diff-tree --stdin -c -r --root -p -U0 --no-renames --no-ext-
 
 
 class PushInspector:
-    """Inspects pushes. `scratch` is a directory for packs that wait; `allowed` tells how many may at a time."""
+    """Inspects pushes. `scratch` is a directory for packs that wait; `secrets` gives what no push of a tenant may hold."""
 
     def __init__(
         self,
@@ -112,11 +126,13 @@ class PushInspector:
         sandboxes: Callable[[], Sandboxes],
         processes: Processes,
         driver: Driver,
+        secrets: Callable[[TenantId], Awaitable[Mapping[str, Secret]]],
         scratch: Path,
     ) -> None:
         self._sandboxes = sandboxes
         self._processes = processes
         self._driver = driver
+        self._secrets = secrets
         self._scratch = scratch
 
     async def recover(self) -> None:
@@ -140,8 +156,9 @@ class PushInspector:
         if asking is None:
             raise Conflict("the sandbox is gone", "nothing is to be done")
         async with asyncio.timeout(SECONDS):
+            values = {name: value.reveal() for name, value in (await self._secrets(tenant)).items()}
             async with self._box(tenant, asking, push) as box:
-                return await self._read(box, push, fd)
+                return await self._read(box, push, fd, Needles.of_secrets(values))
 
     @asynccontextmanager
     async def _box(self, tenant: TenantId, asking: Sandbox, push: PushToInspect) -> AsyncIterator["_Box"]:
@@ -164,7 +181,7 @@ class PushInspector:
         finally:
             await asyncio.shield(sandboxes.remove(tenant, made.id))
 
-    async def _read(self, box: "_Box", push: PushToInspect, fd: int) -> PushReport:
+    async def _read(self, box: "_Box", push: PushToInspect, fd: int, needles: Needles | None) -> PushReport:
         gathered = Gathered()
         if push.size:
             await box.write(_PACK, _pieces(fd, push.size))
@@ -177,6 +194,8 @@ class PushInspector:
         forward = {one.ref: await box.follows(gathered, one, boundary) for one in push.commands}
         await box.changes(gathered)
         await box.patches(gathered)
+        if needles is not None:
+            await box.contents(gathered, LeakSearch(needles))
         await asyncio.to_thread(look_at, gathered, push.authors, signed=push.signed)
         return report(gathered, push.commands, forward)
 
@@ -308,6 +327,23 @@ class _Box:
                 break
             await asyncio.to_thread(_scan, gathered, reader, data)
         gathered.totals = reader.totals
+
+    async def contents(self, gathered: Gathered, search: LeakSearch) -> None:
+        reader, size = ObjectReader(), 0
+        async for data in self.stream(_CONTENTS):
+            size += len(data)
+            if size > MAX_CONTENT:
+                gathered.truncated = f"it brings more than {MAX_CONTENT // GIB} GiB"
+                break
+            await asyncio.to_thread(_search, search, reader, data)
+        else:
+            reader.finish()
+        gathered.leaks = search.found
+
+
+def _search(search: LeakSearch, reader: ObjectReader, data: bytes) -> None:
+    for part in reader.feed(data):
+        search.feed(part)
 
 
 def _scan(gathered: Gathered, reader: PatchReader, data: bytes) -> None:
