@@ -11,6 +11,9 @@ Comparisons are made on 64-bit registers although the kernel looks at 32 bits of
 here never says "all but this value": such a value with high bits set would pass. TIOCSTI, which types into a
 terminal, is told apart bit by bit.
 
+btrfs lets anybody who may write a directory make a subvolume in it, and say which quota groups it joins: none, and what is
+written into it counts nowhere. So of btrfs's own calls those are refused that take a name, as that one does.
+
 A core dump may be piped to a program of the host, which then runs as the host's root on what the sandbox made. The
 kernel pipes none for a process whose limit is 1, whatever that program is, but does for 0. So the limit is 1, and
 setting another one does nothing: it is said to be done, since programs that hold keys end if they cannot set it.
@@ -19,6 +22,7 @@ gVisor does not get this profile: its guests make no calls of the host's kernel.
 """
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 _ALLOW = "SCMP_ACT_ALLOW"
@@ -70,7 +74,10 @@ _LOW_HALF = 0xFFFFFFFF  # what the kernel looks at
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW…, the time namespace included
 _CLONE_TIME = 0x80  # in clone() part of the signal number
-_TIOCSTI = 0x5412
+_TIOCSTI = (_LOW_HALF, 0x5412)
+_BTRFS_NAMED = (0xFFFFFF00, 0x50009400)
+"""Group 0x94 with an argument of 4,096 bytes, whatever its number: subvolumes and snapshots made and deleted. Cloning a range
+of a file is none of them."""
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
@@ -106,21 +113,40 @@ def _sockets() -> list[dict[str, Any]]:
 
 
 def _ioctls() -> list[dict[str, Any]]:
-    return [_allowed("ioctl", test) for test in _other_than(1, _TIOCSTI)]
+    return [_allowed("ioctl", _masked(1, *shape)) for shape in _outside((_TIOCSTI, _BTRFS_NAMED))]
 
 
 def _limits() -> list[dict[str, Any]]:
     rules = [_allowed("prlimit64", _equal(2, 0))]  # which asks, and sets nothing
     for name, resource in (("prlimit64", 1), ("setrlimit", 0)):
-        rules += [_allowed(name, test) for test in _other_than(resource, _RLIMIT_CORE)]
+        rules += [
+            _allowed(name, _masked(resource, *shape)) for shape in _outside(((_LOW_HALF, _RLIMIT_CORE),))
+        ]
         core = _masked(resource, _LOW_HALF, _RLIMIT_CORE)
         rules.append({"names": [name], "action": _ERRNO, "errnoRet": 0, "args": [core]})
     return rules
 
 
-def _other_than(index: int, value: int) -> list[dict[str, Any]]:
-    """Tests of which one holds if an argument differs from `value` in some bit of the 32 that the kernel looks at."""
-    return [_masked(index, 1 << bit, ~value & (1 << bit)) for bit in range(32)]
+_Shape = tuple[int, int]
+"""A mask and what is left of a value by it: the 32-bit values of which that is so."""
+
+
+def _outside(shapes: Sequence[_Shape], known: _Shape = (0, 0)) -> list[_Shape]:
+    """Shapes that together hold all values of the shape `known` that none of `shapes` holds.
+
+    A bit that tells is settled both ways, and each half goes on with those that are still possible in it.
+    """
+    mask, value = known
+    possible = [shape for shape in shapes if not (shape[1] ^ value) & shape[0] & mask]
+    if not possible:
+        return [known]
+    open_bits = possible[0][0] & ~mask
+    if not open_bits:
+        return []
+    first, last = possible[0], possible[-1]
+    apart = (first[1] ^ last[1]) & first[0] & last[0] & ~mask
+    bit = apart & -apart or open_bits & -open_bits  # the lowest that tells the two apart, else the lowest
+    return [found for half in (value | bit, value & ~bit) for found in _outside(possible, (mask | bit, half))]
 
 
 def _allowed(name: str, *args: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,10 @@ system tests."""
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from corral.oci.seccomp import seccomp_profile
+from corral.oci.seccomp import _outside, seccomp_profile
 
 REFUSED = """
 keyctl add_key request_key bpf perf_event_open userfaultfd kexec_load kexec_file_load init_module
@@ -87,12 +89,29 @@ def test_said_to_be_unknown(name: str) -> None:
         ("ioctl", (0, 0x5413), "allow"),
         ("ioctl", (0, 0x5412), 1),
         ("ioctl", (0, 0x5412 + (1 << 32)), 1),
+        ("ioctl", (0, 0x5000940E), 1),  # btrfs: a subvolume
+        ("ioctl", (0, 0x50009418), 1),  # one that says its quota groups
+        ("ioctl", (0, 0x50009418 + (1 << 32)), 1),
+        ("ioctl", (0, 0x50009518), "allow"),
+        ("ioctl", (0, 0x40049409), "allow"),  # clone a file
         ("ptrace", (0,), "allow"),
         ("chroot", (0,), "allow"),
     ],
 )
 def test_arguments(name: str, args: tuple[int, ...], wanted: str | int) -> None:
     assert action(name, *args) == wanted
+
+
+shapes = st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF)).map(
+    lambda made: (made[0], made[0] & made[1])
+)
+
+
+@given(st.lists(shapes, max_size=3), st.integers(0, 0xFFFF))
+def test_what_is_outside_of_shapes(refused: list[tuple[int, int]], value: int) -> None:
+    """A value is in one of the shapes outside, or in one of those that are refused, and never in both."""
+    holding = [shape for shape in _outside(refused) if value & shape[0] == shape[1]]
+    assert len(holding) == (0 if any(value & mask == left for mask, left in refused) else 1)
 
 
 def test_one_architecture() -> None:

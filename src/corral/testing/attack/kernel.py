@@ -364,6 +364,12 @@ def _spool(arena: Arena) -> str:
     return f"the place of output has a limit of its own: 700 MiB are refused at {size // MIB}"
 
 
+def _subvolume(arena: Arena) -> str:
+    made = arena.run(arena.plain, "exhaust", "subvolume", 0)["made"]
+    expect(made in {*REFUSED, "ENOTTY"}, f"a subvolume that joins no quota group: {made}")
+    return f"subvolumes of one's own: {made}"
+
+
 ATTACKS = (
     *(Attack(name, "G-3, design 5", tried, _call(calls)) for name, tried, calls in _CALLS),
     Attack(
@@ -382,6 +388,7 @@ ATTACKS = (
     Attack("holes", "RES-3", "claim a disk by files of holes", _sparse),
     Attack("deep-trees", "RES-11", "nest directories without end", _deep),
     Attack("output", "G-340", "fill what the output is kept in", _spool),
+    Attack("subvolumes", "RES-3", "make a directory whose content counts nowhere", _subvolume),
     Attack("namespaces", "G-3", "make new namespaces, and leave by the oldest chroot trick", _namespaces),
     Attack("other-abi", "G-3", "get around the filter by another ABI", _abi),
     Attack("typing", "G-1", "type into the terminal of whoever attaches", _terminal),
