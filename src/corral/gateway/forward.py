@@ -101,7 +101,7 @@ class Forwarder:
         await self._check_way(allowed, proxied=proxy is not None)
         headers = call.headers()
         if call.upgrade:
-            websocket.offer(headers, inspected=bool(call.bound))
+            websocket.offer(headers, inspected=bool(call.bound or call.guard))
         for_proxy, for_tunnel = proxy.credentials(scheme) if proxy is not None else ({}, {})
         headers.update(for_proxy)
         await continue_if_asked(request, headers)
@@ -180,11 +180,13 @@ class Forwarder:
                 bad_request(call.allowed, "the server changes the protocol unasked", "it cannot be used"), 502
             )
         try:
-            redactor = await websocket.relay(request, upstream, fields, call.forms)
+            redactor = await websocket.relay(request, upstream, fields, call.forms, call.guard)
         except InvalidInput as error:
             raise StopError(bad_request(call.allowed, error.message, error.hint), 502) from None
         if redactor is not None:
             self._outbound.hits(call, redactor.found)
+        if call.guard is not None and call.guard.leaked is not None:
+            raise StopError(self._outbound.leaked(call.allowed, call.guard.leaked))
         # Nobody is there any more to get it.
         return closing(web.Response(status=200))
 

@@ -1,7 +1,8 @@
 """WebSockets: a request like any other, and then frames both ways.
 
-The handshake is decided on, and gets its secrets, as every request. Frames pass as they are; where secrets went to the
-server, its text is searched for them, for which compression is not negotiated (G-103, G-104).
+The handshake is decided on, and gets its secrets, as every request. Frames pass as they are. Where secrets went to the
+server, its text is searched for them; what the sandbox says is searched for secrets themselves (G-44). For that, compression is
+not negotiated (G-103, G-104).
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from aiohttp import hdrs, web
 from corral.errors import InvalidInput
 from corral.gateway import framing
 from corral.gateway.redact import Forms, Redactor
-from corral.wire.websocket import TextChange
+from corral.gateway.rewrite import Guard, LeakError
+from corral.wire.websocket import POLICY, Change, Frames, close
 
 BUFFER = 256 * 1024
 _LOOK_AGAIN = 0.01
@@ -66,7 +68,7 @@ class _Toward:
         """Pass bytes on; whether that was the end, and what is left."""
         try:
             out = self._change(bytes(data))
-        except InvalidInput:
+        except (InvalidInput, LeakError):  # a leak is kept by the guard that found it
             self._ended.set()
             return True, b""
         if out and not self._target.is_closing():
@@ -94,20 +96,23 @@ async def relay(
     upstream: aiohttp.ClientResponse,
     fields: list[tuple[str, str]],
     forms: Forms | None,
+    guard: Guard | None,
 ) -> Redactor | None:
     """Answer an accepted handshake, and pass frames both ways until one side ends. `fields` are the answer's; what took out
-    secrets, if there were any to look for. Raises InvalidInput for an answer that was not offered.
+    secrets, if there were any to look for. What `guard` looks for is not passed on, and ends it. Raises InvalidInput for an
+    answer that was not offered.
     """
     connection, client = upstream.connection, request.transport
     if connection is None or connection.transport is None or connection.protocol is None or client is None:
         return None
-    if forms is not None and any(name.lower() == "sec-websocket-extensions" for name, _ in fields):
+    if (forms or guard) and any(name.lower() == "sec-websocket-extensions" for name, _ in fields):
         raise InvalidInput(
-            "the server compresses the WebSocket unasked", "this server cannot be used with a secret"
+            "the server compresses the WebSocket unasked", "this server cannot be used with secrets"
         )
     server = connection.transport
     redactor = Redactor(forms) if forms is not None else None
-    change = TextChange(redactor.feed, redactor.finish).feed if redactor is not None else bytes
+    shown = Change(Frames(), redactor.feed, redactor.finish) if redactor is not None else Change(Frames())
+    said = Change(Frames(client=True), guard.feed, guard.finish, guard.check) if guard is not None else None
     ended = asyncio.Event()
     lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket"]
     lines += [f"{name}: {redactor.text(value) if redactor else value}" for name, value in fields]
@@ -115,9 +120,13 @@ async def relay(
     connection.protocol.read_timeout = None
     try:
         # Both take any parser; they are declared for aiohttp's own.
-        cast(Any, request.protocol).set_parser(_Toward(client, server, bytes, ended))
-        cast(Any, connection.protocol).set_parser(_Toward(server, client, change, ended), _NoPayload())
+        cast(Any, request.protocol).set_parser(_Toward(client, server, said.feed if said else bytes, ended))
+        cast(Any, connection.protocol).set_parser(
+            _Toward(server, client, shown.feed if redactor or said else bytes, ended), _NoPayload()
+        )
         await ended.wait()
+        if guard is not None and guard.leaked is not None and shown.between:
+            client.write(close(POLICY, "a secret of this host stands in it, which no sandbox is given"))
     finally:
         server.close()
         client.close()

@@ -659,6 +659,46 @@ async def test_requests_to_aws_are_signed_again(inside: Inside) -> None:
         assert dict(inside.seen[-1][1])["Authorization"] == other["Authorization"]
 
 
+@pytest.mark.parametrize("told", ["text", "binary", "ping", "parts"])
+async def test_a_websocket_says_no_secret(inside: Inside, told: str) -> None:
+    """G-44, G-104, G-313: it is cut, the client learns why, and the server has heard nothing of it."""
+    await inside.bind(Binding(("elsewhere.example",), (443,)))
+    await inside.attach(HostRule(HOST, (inside.server,), ("GET",), ("/ws",), private=True))
+    heard: list[Any] = []
+
+    async def listen(request: web.Request) -> web.StreamResponse:
+        socket_ = web.WebSocketResponse(autoping=False)
+        await socket_.prepare(request)
+        async for message in socket_:
+            heard.append(message.data)
+            await socket_.send_str("heard")
+        return socket_
+
+    inside.handler = listen
+    async with inside.client() as http, http.ws_connect(inside.url("/ws"), compress=15) as ws:
+        assert not ws.compress
+        await ws.send_str("hello")
+        assert await ws.receive_str(timeout=30) == "heard"
+        match told:
+            case "text":
+                await ws.send_str(f"it is {SECRET}")
+            case "binary":
+                await ws.send_bytes(SECRET.encode())
+            case "ping":
+                await ws.ping(SECRET.encode())
+            case _:
+                assert ws._conn is not None
+                assert ws._conn.transport is not None
+                for first, part in ((0x01, SECRET[:9]), (0x80, SECRET[9:])):
+                    ws._conn.transport.write(bytes((first, 0x80 | len(part), 0, 0, 0, 0)) + part.encode())
+        message = await ws.receive(timeout=30)
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.POLICY_VIOLATION)
+        assert "secret of this host" in str(message.extra)
+    assert SECRET[:5] not in str(heard)
+    assert (await inside.bed.audit("leak", "denied")).secret == NAME
+    assert (await inside.bed.audit("http", "denied")).reason == "secret-in-request"
+
+
 @pytest.mark.parametrize("bound", [False, True])
 async def test_websockets_pass(inside: Inside, *, bound: bool) -> None:
     """G-103 to G-105: the handshake gets its secret; frames pass both ways; the server's text holds none."""
