@@ -23,9 +23,10 @@ from corral.gateway.box import Box
 from corral.gateway.forward import continue_if_asked, pump
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server
 from corral.gateway.redact import Redactor
+from corral.gateway.rewrite import Guard, Outgoing
 from corral.gateway.upstream import body_of
 from corral.model.git import Access
-from corral.policy.egress import GATEWAY_HOST
+from corral.policy.egress import GATEWAY_HOST, Reason
 from corral.policy.repos import PREFIX, Route, Service
 
 KIND = "application/vnd.git-lfs+json"
@@ -68,11 +69,38 @@ class LfsService:
             case Service.LFS_TRANSFER:
                 return await self._transfer(request, route, target)
             case _:
-                body = await _json_of(request) if request.method == "POST" else None
+                body = await self._json_of(request, route.host) if request.method == "POST" else None
                 return _answer(*await self._ask(request.method, target.url(route), target, body))
 
+    async def _json_of(self, request: web.BaseRequest, host: str) -> dict[str, Any]:
+        raw, guard = bytearray(), self._guard()
+        async for data in body_of(request):
+            raw += data
+            if len(raw) > _MAX_JSON:
+                raise GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
+        if guard is not None and (name := guard.forms.first_in(bytes(raw))) is not None:
+            raise self._leaked(host, name)
+        try:
+            return _parsed(bytes(raw))
+        except GitRefusedError:
+            raise GitRefusedError(
+                422, "the LFS request is not a JSON object", "use git lfs", "bad-lfs"
+            ) from None
+
+    def _guard(self) -> Guard | None:
+        """What looks for secrets themselves that can be no word of a file (G-44)."""
+        forms = self._box.tenants_secrets and self._box.tenants_secrets.distinct()
+        return Guard(forms) if forms is not None else None
+
+    def _leaked(self, host: str, name: str) -> GitRefusedError:
+        self._box.leak("a use of LFS", name, host)
+        return GitRefusedError(
+            403, "it holds a secret of this host, which no sandbox is given",
+            "take it out; on the host, replace the secret: it has leaked", Reason.SECRET.value,
+        )  # fmt: skip
+
     async def _batch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
-        body = await _json_of(request)
+        body = await self._json_of(request, route.host)
         operation = body.get("operation")
         if operation not in ("download", "upload"):
             raise GitRefusedError(
@@ -154,30 +182,26 @@ class LfsService:
             )
         headers = CIMultiDict(found.headers)
         data: AsyncIterator[bytes] | None = None
+        guard: Guard | None = None
         if request.method != "GET":
             for name in (hdrs.CONTENT_TYPE, hdrs.ACCEPT):
                 if name in request.headers:
                     headers.setdefault(name, request.headers[name])
             if request.content_length is not None:
                 headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
-            data = body_of(request)
+            guard = self._guard()
+            data = Outgoing(guard, (), "", "").stream(body_of(request))
         elif "Range" in request.headers:
             headers["Range"] = request.headers["Range"]
-        async with self._upstream.request(
-            request.method, found.url, headers, public=found.public, data=data
-        ) as answer:
-            if answer.status not in (200, 201, 204, 206):
-                raise GitRefusedError(
-                    502, f"the LFS store answered {answer.status}", "run git lfs again", "upstream"
-                )
-            response = web.StreamResponse(status=answer.status, headers={"Server": "corral"})
-            response.content_type = "application/octet-stream"
-            for field in ("Content-Length", "Content-Range"):
-                if field in answer.headers:
-                    response.headers[field] = answer.headers[field]
-            await response.prepare(request)
-            await pump(answer.content.iter_any(), response, request)
-            return response
+        try:
+            async with self._upstream.request(
+                request.method, found.url, headers, public=found.public, data=data
+            ) as answer:
+                return await _given(request, answer)
+        except (aiohttp.ClientError, TimeoutError):
+            if guard is not None and guard.leaked is not None:
+                raise self._leaked(route.host, guard.leaked) from None
+            raise GitRefusedError(502, "the LFS store broke off", "run git lfs again", "upstream") from None
 
     async def _ask(
         self, method: str, url: str, target: Target, body: Mapping[str, Any] | None
@@ -201,22 +225,23 @@ class LfsService:
         return answer.status, _parsed(raw)
 
 
+async def _given(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    if answer.status not in (200, 201, 204, 206):
+        raise GitRefusedError(502, f"the LFS store answered {answer.status}", "run git lfs again", "upstream")
+    response = web.StreamResponse(status=answer.status, headers={"Server": "corral"})
+    response.content_type = "application/octet-stream"
+    for field in ("Content-Length", "Content-Range"):
+        if field in answer.headers:
+            response.headers[field] = answer.headers[field]
+    await response.prepare(request)
+    await pump(answer.content.iter_any(), response, request)
+    return response
+
+
 def _answer(status: int, value: Mapping[str, Any]) -> web.Response:
     return web.Response(
         status=status, body=json.dumps(value).encode(), content_type=KIND, headers={"Server": "corral"}
     )
-
-
-async def _json_of(request: web.BaseRequest) -> dict[str, Any]:
-    raw = bytearray()
-    async for data in body_of(request):
-        raw += data
-        if len(raw) > _MAX_JSON:
-            raise GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
-    try:
-        return _parsed(bytes(raw))
-    except GitRefusedError:
-        raise GitRefusedError(422, "the LFS request is not a JSON object", "use git lfs", "bad-lfs") from None
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes:

@@ -51,6 +51,11 @@ class Forms:
         """
         return any(pattern in data for pattern in self.patterns)
 
+    def distinct(self) -> "Forms | None":
+        """Those that can be no word of a text."""
+        left = {pattern: label for pattern, label in self.labels.items() if distinct(pattern)}
+        return Forms.of(left) if left else None
+
     def first_in(self, data: bytes) -> str | None:
         """The label of the first hit."""
         match = self.search.search(data) if self.occur_in(data) else None

@@ -584,6 +584,25 @@ async def test_lfs_objects_go_by_addresses_of_the_gateways(forge: GitBed) -> Non
     assert any("a" * 64 in item.refs for item in forge.bed.audits), record
 
 
+async def test_lfs_takes_no_secret_away(forge: GitBed) -> None:
+    """G-44: in an object that is uploaded, and in what is said about one."""
+    await forge.attach()
+    fake = FakeLfs(forge)
+    forge.server.override = fake.serve
+    base = forge.url() + "/info/lfs"
+    one = {"oid": "a" * 64, "size": 5}
+    _, raw = await lfs(forge, "POST", base + "/objects/batch", {"operation": "upload", "objects": [one]})
+    action = json.loads(raw)["objects"][0]["actions"]["upload"]
+    fake.seen.clear()
+    status, raw = await lfs(forge, "PUT", action["href"], data=b"\0" * 100_000 + TOKEN.encode() + b"x")
+    assert status == 403
+    assert b"a secret of this host" in raw
+    assert (await lfs(forge, "POST", base + "/locks", {"path": TOKEN}))[0] == 403
+    assert not fake.store
+    assert not [path for _, path, _ in fake.seen if path.endswith("/locks")]
+    assert (await forge.bed.audit("leak", "denied")).secret == "work"
+
+
 async def test_lfs_for_readers(forge: GitBed) -> None:
     """G-244: uploads and locks are for those who may push."""
     await forge.attach(access=Access.READ)
