@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, SecretSource, Store
 from corral.errors import CorralError, InvalidInput, NotFound
-from corral.model.binding import Binding
+from corral.model.binding import Binding, Mode
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
-from corral.policy.bindings import complete_binding
+from corral.policy.bindings import complete_binding, parts_of
 from corral.wire.githubapp import App, mark
 
 log = logging.getLogger(__name__)
@@ -213,6 +213,11 @@ class Secrets:
         for kept in opened.whole:
             if kept.tenant == tenant and kept.form is SecretForm.GITHUB_APP:
                 found[kept.name] = Secret(mark(kept.value.reveal()))
+            elif kept.tenant == tenant and kept.binding is not None and kept.binding.mode is Mode.AWS:
+                _, *parts = parts_of(kept.value, Mode.AWS)
+                found |= dict(
+                    zip((kept.name, f"{kept.name}, its session token"), map(Secret, parts), strict=False)
+                )
             elif kept.tenant == tenant:
                 found[kept.name] = kept.value
                 presented = await self._presented(kept, anew=False)

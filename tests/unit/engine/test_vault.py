@@ -13,7 +13,7 @@ from corral.daemon.clock import SystemClock
 from corral.engine.ports import OpenedSecret
 from corral.engine.vault import Secrets, check_base_url
 from corral.errors import CorralError, HostError, InvalidInput, NotFound
-from corral.model.binding import Binding
+from corral.model.binding import Binding, Mode
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret, SecretForm
 from corral.store.store import SqlStore
@@ -100,6 +100,14 @@ async def test_a_github_app_is_taken_with_its_key_or_not_at_all(vault: Vault) ->
     with pytest.raises(InvalidInput):
         await vault.secrets.rotate(TENANT, "ours", Secret("ghp_0123456789"))
     assert [one.name for one in await vault.secrets.list(TENANT)] == ["ours"]
+
+
+async def test_of_a_key_of_aws_its_secret_parts_are_looked_for(vault: Vault) -> None:
+    """G-44: whoever writes one down writes the key or the token, and not as they are kept."""
+    value = Secret(f"AKIA{'A' * 16}:{'k' * 40}:{'t' * 100}")
+    await vault.secrets.add(TENANT, "aws", value, binding=Binding(hosts=("*.amazonaws.com",), mode=Mode.AWS))
+    found = {name: one.reveal() for name, one in (await vault.secrets.values(TENANT)).items()}
+    assert found == {"aws": "k" * 40, "aws, its session token": "t" * 100}
 
 
 @pytest.mark.parametrize(
