@@ -51,6 +51,10 @@ class Range:
             box = Sandbox.create(client=self.client, isolation=isolation, **{"limits": SMALL, **options})
         except Unsupported as error:
             pytest.skip(f"{error.message}: {error.hint}")
+        return self.armed(box)
+
+    def armed(self, box: Sandbox) -> Sandbox:
+        """The sandbox, with the hostile programs in it."""
         for programs in (SHIPPED, GUEST):
             for program in sorted(programs.glob("*.py")):
                 box.files.upload(program, f"{PLACE}/tests/attack/guest/{program.name}", user="root")

@@ -11,7 +11,8 @@ from tests.conftest import Daemon
 CACHE = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral") / "conformance"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
@@ -20,7 +21,7 @@ def _free_port() -> int:
 @pytest.fixture(scope="session")
 def e2b_env(shared_daemon: Daemon) -> Iterator[dict[str, str]]:
     """Environment variables of a program that uses an SDK."""
-    url = f"127.0.0.1:{_free_port()}"
+    url = f"127.0.0.1:{free_port()}"
     with shared_daemon.client() as client:
         client.set_config("api.listen", url)
     shared_daemon.stop()

@@ -24,6 +24,7 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import spare_name
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.model.template import Template
+from corral.policy.routes import checked_route
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,8 @@ class Creation:
             now=self._clock.now(),
             spare=spare,
         )
-        return spec, template
+        sealed = await self._store.seal_route(tenant, checked_route(request.route))
+        return replace(spec, route=sealed), template
 
     async def _make(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:
         if len(self._registry.all()) >= MAX_SANDBOXES:

@@ -13,6 +13,7 @@ from corral.model.egress import PLAIN_PORT, TLS_PORT, EgressPolicy, HostRule
 from corral.model.ids import TenantId
 from corral.policy.egress import MODEL_HOSTS, Allowed, Denied, RuleBook, canonical_host
 from corral.policy.paths import METHODS, unsafe
+from corral.policy.routes import rule_at
 from corral.policy.rules import checked_policy, expand
 
 
@@ -62,8 +63,13 @@ class Egress:
             for name, binding in self._secrets.bound(tenant, sandbox.spec.secrets)
             if binding.covers(host, port, tls=scheme == "https")
         )
+        written = scheme == "https" and rule_at(await self._sandboxes().route(tenant, ref), host) is not None
         inside = book.looks_inside(host, port)
-        if isinstance(decision, Allowed) and (inside or bound) and (why := unsafe(path)) is not None:
+        if (
+            isinstance(decision, Allowed)
+            and (inside or bound or written)
+            and (why := unsafe(path)) is not None
+        ):
             return Verdict(
                 allowed=False,
                 host=host,
@@ -75,7 +81,7 @@ class Egress:
             )
         if isinstance(decision, Allowed) and inside:
             decision = book.decide_request(decision, method.upper(), path)
-        inspected = inside or bool(bound) or scheme == "http"
+        inspected = inside or bool(bound) or written or scheme == "http"
         if isinstance(decision, Denied):
             return Verdict(
                 allowed=False,

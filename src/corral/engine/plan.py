@@ -18,12 +18,14 @@ from corral.model.ids import (
     check_user,
 )
 from corral.model.project import Setup
+from corral.model.route import Route
 from corral.model.sandbox import Expiry, IdlePolicy, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template, TemplateConfig
 from corral.policy.budget import checked_cap
 from corral.policy.models import checked_rules
 from corral.policy.repos import MAX_REPOS
+from corral.policy.routes import checked_route
 from corral.policy.rules import checked_policy, expand
 
 MAX_TTL = 365 * 24 * 3600
@@ -45,7 +47,7 @@ class CreateRequest:
     `push` says what it may push. `services` are started beside what the template starts. `setup`
     is done for the repository before, where it was not.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
-    `forked`: what it is made from holds all that it needs.
+    `forked`: what it is made from holds all that it needs. `route` says how its requests go out.
     """
 
     template: str | None = None
@@ -80,6 +82,7 @@ class CreateRequest:
     expires: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
     forked: bool = False
+    route: Route = field(default_factory=Route)
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -102,6 +105,7 @@ def checked(request: CreateRequest) -> CreateRequest:
     if len(request.deny) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.deny)} denied hosts are too many", f"give at most {MAX_ALLOW}")
     egress_policy(request.allow, request.deny)
+    checked_route(request.route)
     check_services(request.services)
     checked_cap(request.budget)
     checked_cap(request.budget_at_most)

@@ -4,7 +4,7 @@ The daemon is the only writer of its store, so memory and store agree; the store
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -161,9 +161,20 @@ class Registry:
         paused = self._clock.now() - (since or self._sandboxes[sandbox].changed_at)
         await self.put_off(sandbox, paused.total_seconds())
 
-    async def set_egress(self, sandbox: SandboxId, egress: EgressPolicy) -> Sandbox:
-        """Change what the sandbox may reach."""
-        return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, egress=egress))
+    async def set_egress(
+        self,
+        sandbox: SandboxId,
+        egress: EgressPolicy,
+        route: str | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """Change what the sandbox may reach; its sealed route, unless that is None; and what is noted of both."""
+        spec = self._sandboxes[sandbox].spec
+        attributes = {**spec.attributes, **(notes or {})}
+        changed = replace(
+            spec, egress=egress, route=spec.route if route is None else route, attributes=attributes
+        )
+        return await self._respec(sandbox, changed)
 
     async def set_secrets(self, sandbox: SandboxId, secrets: tuple[str, ...]) -> Sandbox:
         """Change which secrets its grant covers."""

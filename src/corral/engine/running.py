@@ -111,7 +111,8 @@ class Running:
 
     async def _attachment(self, spec: SandboxSpec, grant: Grant, egress: EgressPolicy) -> Attachment:
         seed = await self._store.derive_seed(spec.id)
-        return Attachment(spec.id, spec.tenant, spec.name, grant, egress, seed, spec.repos, spec.push)
+        route = await self._store.open_route(spec.tenant, spec.route)
+        return Attachment(spec.id, spec.tenant, spec.name, grant, egress, seed, spec.repos, spec.push, route)
 
     async def _serve(self, spec: SandboxSpec, grant: Grant) -> None:
         """Let the gateway serve it as what it is now."""
@@ -145,7 +146,8 @@ class Running:
         ports = frozenset(port for rule in policy.rules for port in rule.ports) - served
         listeners = await self._driver.listen(sandbox.spec, ports) if ports else ()
         try:
-            await self._gateway.set_policy(sandbox.id, policy, listeners)
+            route = await self._store.open_route(sandbox.spec.tenant, sandbox.spec.route)
+            await self._gateway.set_policy(sandbox.id, policy, listeners, route)
         finally:
             for listener in listeners:
                 listener.sock.close()

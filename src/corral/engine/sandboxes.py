@@ -7,7 +7,7 @@ crash leaves in between is finished or undone by `recover`, from the state in th
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 from corral.engine.activity import Activity
@@ -28,9 +28,11 @@ from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.ids import ImageId, SandboxId, TenantId
 from corral.model.lifecycle import Event, State, advance
+from corral.model.route import Route
 from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
+from corral.policy.routes import checked_route
 
 log = logging.getLogger(__name__)
 
@@ -279,11 +281,27 @@ class Sandboxes:
         async with self.locked(tenant, ref) as sandbox:
             return await self._registry.set_ttl(sandbox.id, seconds)
 
-    async def set_egress(self, tenant: TenantId, ref: str, policy: EgressPolicy) -> None:
-        """Replace what a sandbox may reach; open connections that it may no longer have are cut."""
+    async def set_egress(
+        self,
+        tenant: TenantId,
+        ref: str,
+        policy: EgressPolicy,
+        route: Route | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Replace what a sandbox may reach; open connections that it may no longer have are cut. `route`: and how its
+        requests go out, None leaving that as it is. `notes` are added to its attributes. Raises InvalidInput.
+        """
+        sealed = None
+        if route is not None:
+            sealed = await self._store.seal_route(tenant, checked_route(route))
         async with self.locked(tenant, ref) as sandbox:
-            changed = await self._registry.set_egress(sandbox.id, policy)
+            changed = await self._registry.set_egress(sandbox.id, policy, sealed, notes)
             await self._running.tell_egress(changed)
+
+    async def route(self, tenant: TenantId, ref: str) -> Route:
+        """How its requests go out."""
+        return await self._store.open_route(tenant, self.get(tenant, ref).spec.route)
 
     async def refresh_egress(self, sandbox: SandboxId) -> None:
         """Let a sandbox reach what `egress_of` says now. Nothing to do for one that does not run."""

@@ -22,8 +22,11 @@ from corral.gateway.names import NameTable
 from corral.gateway.redact import Forms
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
+from corral.model.route import Route
 from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook
 from corral.policy.learning import ORIGIN
+from corral.policy.needles import distinct
+from corral.policy.routes import credentials_in, rule_at
 from corral.policy.tokens import token_matches
 from corral.wire.link import Attach, AuditRecord, GrantSpec
 
@@ -88,6 +91,9 @@ class Box:
         self._on_close: list[Callable[[], None]] = []
         self._uses: dict[int, _Use] = {}
         self.set_grant(attach.grant)
+        self.route = Route()
+        self._written: dict[str, tuple[Bound, ...]] = {}
+        self.set_route(attach.route)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -139,15 +145,26 @@ class Box:
         self, bound: tuple[Bound, ...], tenants_secrets: Forms | None, tenants_spellings: Forms | None
     ) -> None:
         """Replace the secrets that go to hosts, from the next request on, and what must stand in none (G-42)."""
+        own = {
+            text: f"header {field.name}"
+            for rule in self.route.headers
+            for field in rule.fields
+            for text in credentials_in(field)
+            if distinct(text.encode())
+        }
+        plain = Forms.of({text.encode(): name for text, name in own.items()}) if own else None
+        spelled = Forms.joined(Forms(text, name) for text, name in own.items()) if own else None
         self.bound = bound
-        self.tenants_secrets = tenants_secrets
-        self.tenants_spellings = tenants_spellings
+        self.tenants_secrets = _both(tenants_secrets, plain)
+        self.tenants_spellings = _both(tenants_spellings, spelled)
 
     def bound_at(self, host: str, port: int, *, tls: bool) -> tuple[Bound, ...]:
-        """The secrets that go to a canonical host at a port."""
+        """The secrets that go to a canonical host at a port, and after them the header fields that are set there."""
         granted = self.secrets
-        return tuple(
-            one for one in self.bound if one.name in granted and one.binding.covers(host, port, tls=tls)
+        rule = rule_at(self.route, host) if tls else None
+        return (
+            *(one for one in self.bound if one.name in granted and one.binding.covers(host, port, tls=tls)),
+            *(self._written[rule.host] if rule is not None else ()),
         )
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
@@ -178,6 +195,16 @@ class Box:
         for transport, (host, port) in list(self._bound.items()):
             if isinstance(self.decide(host, port), Denied):
                 cast(asyncio.Transport, transport).abort()
+
+    def set_route(self, route: Route) -> None:
+        """Let what the sandbox sends go out another way, and cut what has gone out by the former. `set_bound` comes after."""
+        if route != self.route:
+            self._cut()
+        self.route = route
+        self._written = {
+            rule.host: tuple(Bound.written(rule.host, field, self.seed) for field in rule.fields)
+            for rule in route.headers
+        }
 
     @asynccontextmanager
     async def using(self, kind: str, secret: str, request: web.BaseRequest) -> AsyncIterator[None]:
@@ -293,6 +320,11 @@ class Box:
             refs=refs[:8192],
         )  # fmt: skip
         self.audit.record(record, asyncio.get_running_loop().time(), always=named)
+
+
+def _both(some: Forms | None, more: Forms | None) -> Forms | None:
+    found = [forms for forms in (some, more) if forms is not None]
+    return Forms.joined(found) if len(found) > 1 else next(iter(found), None)
 
 
 def _hosts(policy: EgressPolicy) -> frozenset[str]:

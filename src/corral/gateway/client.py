@@ -28,6 +28,7 @@ from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import SandboxId, TenantId
+from corral.model.route import Route
 from corral.model.secrets import Secret
 from corral.wire import link
 from corral.wire.forges import ForgeAnswer, ForgeCall
@@ -204,7 +205,11 @@ class GatewayClient:
         return frozenset() if kept is None else frozenset(listener.port for listener in kept.listeners)
 
     async def set_policy(
-        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+        self,
+        sandbox: SandboxId,
+        egress: EgressPolicy,
+        listeners: Sequence[Listener],
+        route: Route | None = None,
     ) -> None:
         """Change what a served sandbox may reach, and serve it on further sockets too. See `ports.Gateway`."""
         kept = self._kept.get(sandbox)
@@ -214,13 +219,14 @@ class GatewayClient:
             raise too_many(len(kept.listeners) + len(listeners))
         specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in listeners)
         own = tuple(replace(listener, sock=listener.sock.dup()) for listener in listeners)
-        kept.attachment = replace(kept.attachment, egress=egress)
+        route = kept.attachment.route if route is None else route
+        kept.attachment = replace(kept.attachment, egress=egress, route=route)
         kept.listeners += own
         channel = self._channel
         if channel is None or not self._ready.is_set() or kept.served_by is not channel:
             return  # it is told with the attachment
         with contextlib.suppress(LinkLostError):
-            message = link.SetPolicy(0, sandbox, egress, specs)
+            message = link.SetPolicy(0, sandbox, egress, route, specs)
             await self._calls.make(channel, message, [listener.sock.fileno() for listener in own])
 
     async def regrant(self, grant: Grant) -> None:

@@ -37,6 +37,11 @@ class Forwarder:
         self._session = session(box, dialer)
         self._outbound = Outbound(box)
 
+    async def renew(self) -> None:
+        """Close its connections, and make new ones from now on."""
+        former, self._session = self._session, session(self._box, self._dialer)
+        await former.close()
+
     async def close(self) -> None:
         """Close its connections."""
         await self._session.close()

@@ -15,10 +15,12 @@ from urllib.parse import quote, unquote_plus
 
 from corral.gateway.redact import Forms
 from corral.model.binding import AUTHENTICATION_FIELDS, Absent, Binding, Mode, Place
+from corral.model.route import HeaderField
 from corral.model.secrets import Secret
 from corral.policy.bindings import parts_of
 from corral.policy.paths import matches
 from corral.policy.placeholder import placeholders
+from corral.policy.routes import binding_of, credentials_in
 
 Fields = list[tuple[str, str]]
 _SUBPROTOCOLS = "sec-websocket-protocol"
@@ -26,12 +28,14 @@ _SUBPROTOCOLS = "sec-websocket-protocol"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A secret that goes to hosts, as one sandbox has it. `pairs`: its placeholders, each with what it stands for."""
+    """A secret that goes to hosts, as one sandbox has it. `pairs`: its placeholders, each with what it stands for. `forms`
+    are looked for in answers; None for what is no credential.
+    """
 
     name: str
     binding: Binding
     pairs: tuple[tuple[str, Secret], ...]
-    forms: Forms
+    forms: Forms | None
 
     @classmethod
     def of(cls, name: str, value: Secret, binding: Binding, seed: Secret) -> Self:
@@ -40,6 +44,14 @@ class Bound:
         stands = placeholders(name, binding, seed, len(parts))
         pairs = tuple(zip(stands, map(Secret, parts), strict=True))
         return cls(name, binding, pairs, Forms.joined(Forms(part, name) for part in parts))
+
+    @classmethod
+    def written(cls, host: str, field: HeaderField, seed: Secret) -> Self:
+        """A header field that the sandbox's creator has set."""
+        name, binding = f"header {field.name}", binding_of(host, field.name)
+        stands = placeholders(name, binding, seed, 1)
+        secret = [Forms(text, name) for text in credentials_in(field)]
+        return cls(name, binding, ((stands[0], field.value),), Forms.joined(secret) if secret else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ class Kept:
         a = self.attachment
         specs = tuple(link.ListenerSpec(listener.kind.value, listener.port) for listener in self.listeners)
         return link.Attach(
-            seq, a.sandbox, a.tenant, a.name, grant_spec(a.grant), a.egress, a.seed, a.repos, a.push, specs
-        )
+            seq, a.sandbox, a.tenant, a.name, grant_spec(a.grant), a.egress, a.seed, a.repos, a.push, a.route, specs
+        )  # fmt: skip
 
     def close(self) -> None:
         for listener in self.listeners:

@@ -75,7 +75,8 @@ class Call:
     @property
     def forms(self) -> Forms | None:
         """What is looked for in the answer."""
-        return Forms.joined(one.forms for one in self.bound) if self.bound else None
+        wanted = [one.forms for one in self.bound if one.forms is not None]
+        return Forms.joined(wanted) if wanted else None
 
     def headers(self) -> CIMultiDict[str]:
         """The fields to be sent. Where the answer is searched, it is asked for in a form that can be (G-94, G-142)."""

@@ -36,6 +36,7 @@ from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.policy.addresses import parse_networks
 from corral.policy.repos import PREFIX
+from corral.policy.routes import checked_route
 from corral.policy.rules import checked_policy
 from corral.wire import link
 from corral.wire.forges import ForgeAnswer
@@ -150,6 +151,10 @@ class Service:
                 sock.close()
             return
         served.box.set_policy(change.egress)
+        if change.route != served.box.route:
+            served.box.set_route(change.route)
+            self._bind(served.box)
+            await served.forwarder.renew()
         for kind, spec, sock in zip(kinds, change.listeners, sockets, strict=True):
             await self._listen(served, kind, spec.port, sock)
 
@@ -238,6 +243,7 @@ def _checked(request: link.Attach | link.SetPolicy, sockets: list[socket.socket]
     try:
         kinds = [ListenerKind(spec.kind) for spec in request.listeners]
         checked_policy(request.egress)
+        checked_route(request.route)
         parse_networks(request.egress.networks)
     except (ValueError, CorralError) as error:
         for sock in sockets:

@@ -79,6 +79,7 @@ class SandboxSpec:
     `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
     `variables` names the environment variable of a secret's placeholder where it is not the secret's own.
     `template_name`: what its template was called when it was made; a fork keeps that of the first one.
+    `route` is its `Route`, sealed by the store; empty for none.
     """
 
     id: SandboxId
@@ -108,6 +109,7 @@ class SandboxSpec:
     variables: dict[str, str] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     template_name: str = ""
+    route: str = ""
 
     @property
     def ends_at(self) -> datetime | None:

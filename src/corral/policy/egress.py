@@ -191,7 +191,7 @@ class RuleBook:
         """The most specific rules that allow something at a canonical host: exact beats wildcard, longer beats
         shorter (G-52, G-53).
         """
-        named = (tuple(found) for name in _patterns(host) if (found := self._allowing.get(name)))
+        named = (tuple(found) for name in patterns(host) if (found := self._allowing.get(name)))
         return next(named, None) or self._allowing_range(literal(host))
 
     def _allowing_range(self, address: Address | None) -> tuple[HostRule, ...]:
@@ -208,7 +208,7 @@ class RuleBook:
             return []
         address = literal(host)
         return [
-            rule for name in _patterns(host) for rule in self._denying.get(name, ()) if port in rule.ports
+            rule for name in patterns(host) for rule in self._denying.get(name, ()) if port in rule.ports
         ] + ([] if address is None else self.refusing_address(address, port))
 
     @property
@@ -294,7 +294,7 @@ def _bits(rule: HostRule) -> int:
     return int(rule.host.rpartition("/")[2])
 
 
-def _patterns(host: str) -> Iterator[str]:
+def patterns(host: str) -> Iterator[str]:
     """The hosts of rules that match a canonical host, the most specific first."""
     yield host
     if literal(host) is not None:

@@ -3,7 +3,7 @@
 JSON objects hold exactly the fields of the class: a field that the class does not know was written by a
 newer version, and dropping it could drop a limit or a rule, so it is refused. A field with a default may be
 missing: an older version wrote the object. Tuples become arrays, enums their values, times ISO 8601 with
-their offset.
+their offset. A Secret is written only where that is asked for: into what is sealed.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from corral.errors import HostError, InternalError
+from corral.model.secrets import Secret
 
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
@@ -21,20 +22,25 @@ Decoder = Callable[[Any], Any]
 _HINT = "start the version of Corral that wrote the data directory, or a newer one"
 
 
-def encode(value: object) -> Any:
-    """`value`, a dataclass of the model or a part of one, as a JSON value."""
+def encode(value: object, *, opened: bool = False) -> Any:
+    """`value`, a dataclass of the model or a part of one, as a JSON value; `opened`: with the secrets in it."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Secret) and opened:
+        return value.reveal()
     if isinstance(value, tuple | list):
-        return [encode(item) for item in value]
+        return [encode(item, opened=opened) for item in value]
     if isinstance(value, dict):
-        return {key: encode(item) for key, item in value.items()}
+        return {key: encode(item, opened=opened) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: encode(getattr(value, field.name), opened=opened)
+            for field in dataclasses.fields(value)
+        }
     raise InternalError(f"a {type(value).__name__} cannot be stored as JSON")
 
 
@@ -84,6 +90,9 @@ def _scalar_or_object(kind: type) -> Decoder:
         return _object(kind)
     if kind is datetime:
         return _time
+    if kind is Secret:
+        text = _exact(str)
+        return lambda value: Secret(text(value))
     if kind is float:
         return _number
     if kind in (str, int, bool):

@@ -23,8 +23,9 @@ from corral.engine.ports import OpenedSecret
 from corral.errors import HostError
 from corral.model.binding import Binding
 from corral.model.ids import GrantId, SandboxId, TenantId
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret, SecretForm
-from corral.store.codec import encode
+from corral.store.codec import decode, encode
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -36,10 +37,11 @@ API_KEY_BYTES = 20
 class Keys:
     """Keys of one installation, by purpose."""
 
-    __slots__ = ("_api", "_audit", "_check", "_seeds", "_tokens", "_vault")
+    __slots__ = ("_api", "_audit", "_check", "_routes", "_seeds", "_tokens", "_vault")
 
     def __init__(self, master: bytes) -> None:
         self._vault = AESGCM(_derive(master, "vault"))
+        self._routes = AESGCM(_derive(master, "routes"))
         self._tokens = _derive(master, "grant tokens")
         self._seeds = _derive(master, "placeholders")
         self._api = _derive(master, "api keys")
@@ -75,6 +77,24 @@ class Keys:
                 f"store it again: `corral secret add {name}`",
             ) from None
         return OpenedSecret(tenant, name, provider, base_url, Secret(plain.decode("utf-8")), binding, form)
+
+    def seal_route(self, tenant: TenantId, route: Route) -> str:
+        """A route with its secrets encrypted, for this tenant alone."""
+        nonce = randomness.token_bytes(_NONCE_BYTES)
+        plain = json.dumps(encode(route, opened=True)).encode()
+        return base64.b64encode(nonce + self._routes.encrypt(nonce, plain, tenant.encode())).decode()
+
+    def open_route(self, tenant: TenantId, sealed: str) -> Route:
+        """The route again. Raises HostError if it was altered, or is another key's or tenant's."""
+        try:
+            raw = base64.b64decode(sealed, validate=True)
+            plain = self._routes.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], tenant.encode())
+        except (InvalidTag, ValueError):
+            raise HostError(
+                "a sandbox's network options cannot be decrypted: its row was altered",
+                "make the sandbox anew",
+            ) from None
+        return decode(Route, json.loads(plain))
 
     def grant_token(self, grant: GrantId) -> Secret:
         """The token of a grant: always the same for the same id."""

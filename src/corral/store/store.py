@@ -16,6 +16,7 @@ from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
+from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
@@ -200,6 +201,14 @@ class SqlStore:
     async def open_secrets(self) -> OpenedSecrets:
         """All secrets of all tenants, decrypted, for the gateway; those that were altered apart."""
         return await self._database.run(vault.open_all, self._keys)
+
+    async def seal_route(self, tenant: TenantId, route: Route) -> str:
+        """A route as a specification holds it: encrypted; the empty one as an empty text."""
+        return "" if route == Route() else self._keys.seal_route(tenant, route)
+
+    async def open_route(self, tenant: TenantId, sealed: str) -> Route:
+        """What `seal_route` made this of. Raises HostError if it was altered."""
+        return self._keys.open_route(tenant, sealed) if sealed else Route()
 
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""

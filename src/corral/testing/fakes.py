@@ -25,6 +25,7 @@ from corral.model.grants import Grant, TenantModels
 from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId
 from corral.model.leak import Leak
 from corral.model.process import ProcessInfo, Stream
+from corral.model.route import Route
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
 from corral.model.template import Template
@@ -297,11 +298,16 @@ class FakeGateway:
         return frozenset({53, 80, 443})
 
     async def set_policy(
-        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+        self,
+        sandbox: SandboxId,
+        egress: EgressPolicy,
+        listeners: Sequence[Listener],
+        route: Route | None = None,
     ) -> None:
         """Change it, if it is served."""
         if sandbox in self.attached:
-            self.attached[sandbox] = replace(self.attached[sandbox], egress=egress)
+            former = self.attached[sandbox]
+            self.attached[sandbox] = replace(former, egress=egress, route=route or former.route)
 
     async def regrant(self, grant: Grant) -> None:
         """Replace the grant of what is served."""

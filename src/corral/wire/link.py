@@ -19,6 +19,7 @@ from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import ModelRules, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret, SecretForm
 from corral.model.usage import Usage
 from corral.wire.forges import ForgeAnswer, ForgeCall
@@ -28,7 +29,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 7
+VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Attach:
     seed: Secret
     repos: tuple[RepoGrant, ...]
     push: PushPolicy
+    route: Route
     listeners: tuple[ListenerSpec, ...]
 
 
@@ -78,11 +80,14 @@ class Detach:
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """Change what a served sandbox may reach, and serve it on further sockets. What it has open and may keep stays."""
+    """Change what a served sandbox may reach, and serve it on further sockets. What it has open and may keep stays, unless
+    the route is another one.
+    """
 
     seq: int
     sandbox: SandboxId
     egress: EgressPolicy
+    route: Route
     listeners: tuple[ListenerSpec, ...]
 
 

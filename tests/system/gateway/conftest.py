@@ -25,6 +25,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage
 from corral.wire.link import AuditRecord
@@ -214,6 +215,7 @@ class Bed:
         grant: Grant | None = None,
         repos: tuple[RepoGrant, ...] = (),
         push: PushPolicy | None = None,
+        route: Route | None = None,
     ) -> BoxEnd:
         """A sandbox with listeners on loopback, or on given sockets."""
         own = listeners if listeners is not None else loopback_listeners()
@@ -228,6 +230,7 @@ class Bed:
             Secret(f"seed-{number}"),
             repos=repos,
             push=push or PushPolicy(),
+            route=route or Route(),
         )
         await self.client.attach(attachment, own)
         ports = {listener.kind: listener.sock.getsockname()[1] for listener in own}

@@ -30,6 +30,7 @@ from corral.engine.ports import Listener, ListenerKind, OpenedSecret
 from corral.model.binding import Absent, Binding, Mode, Place
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.ids import TenantId
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
 from corral.policy.bindings import complete_binding
 from corral.policy.placeholder import placeholders
@@ -64,14 +65,14 @@ class Inside:
         )
         return placeholders(name, complete, Secret("seed-1"), 1)[0]
 
-    async def attach(self, *rules: HostRule) -> None:
+    async def attach(self, *rules: HostRule, route: Route | None = None) -> None:
         """Serve the sandbox with these rules."""
         listeners = [
             Listener(item.kind, self.server, item.sock) if item.kind is ListenerKind.TLS else item
             for item in loopback_listeners()
         ]
         end = await self.bed.attach(
-            1, policy=EgressPolicy(rules), secrets=(NAME, "other"), listeners=listeners
+            1, policy=EgressPolicy(rules), secrets=(NAME, "other"), listeners=listeners, route=route
         )
         self.port = end.ports[ListenerKind.TLS]
 

@@ -12,6 +12,7 @@ from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import PushPolicy
 from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
+from corral.model.route import Route
 from corral.model.secrets import Secret
 from corral.policy.budget import parse_dollars
 from corral.policy.egress import MODEL_HOSTS
@@ -38,7 +39,17 @@ LIKELY = st.sampled_from(
 def service() -> AskService:
     grant = GrantSpec("00", (), ModelRules())
     attach = Attach(
-        0, SandboxId("0" * 16), TenantId("t"), "b", grant, POLICY, Secret("seed"), (), PushPolicy(), ()
+        0,
+        SandboxId("0" * 16),
+        TenantId("t"),
+        "b",
+        grant,
+        POLICY,
+        Secret("seed"),
+        (),
+        PushPolicy(),
+        Route(),
+        (),
     )
     box = Box(attach, lambda _: None, lambda _: MODEL_HOSTS)
     return AskService(box, desk=None)  # type: ignore[arg-type]  # nothing is asked

@@ -13,6 +13,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy
 from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
 from corral.wire.bounds import Bounds
@@ -31,7 +32,9 @@ def spec(url: str = "https://api.anthropic.com", provider: Provider = Provider.A
 
 def box() -> Box:
     grant = GrantSpec("00", ("key",), ModelRules())
-    attach = Attach(0, SANDBOX, TENANT, "b", grant, EgressPolicy(), Secret("seed"), (), PushPolicy(), ())
+    attach = Attach(
+        0, SANDBOX, TENANT, "b", grant, EgressPolicy(), Secret("seed"), (), PushPolicy(), Route(), ()
+    )
     return Box(attach, lambda record: None, frozenset)
 
 

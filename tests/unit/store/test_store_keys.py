@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from corral.errors import HostError
-from corral.store.keys import create_key, load_key
+from corral.model.ids import TenantId
+from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.secrets import Secret
+from corral.store.keys import Keys, create_key, load_key
 
 
 def test_made_once_private_and_found_again(tmp_path: Path) -> None:
@@ -49,3 +52,20 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: str) -> None:
     path.chmod(0o600)
     with pytest.raises(HostError, match="hold a key"):
         load_key(path)
+
+
+def test_a_route_is_sealed_for_its_tenant_alone() -> None:
+    keys, tenant = Keys(b"k" * 32), TenantId("acme")
+    route = Route((HeaderRule("a.test", (HeaderField("X-Key", Secret("canary-0123")),)),))
+    sealed = keys.seal_route(tenant, route)
+    assert keys.open_route(tenant, sealed) == route
+    assert keys.seal_route(tenant, route) != sealed
+    for other, whose, text in (
+        (Keys(b"o" * 32), tenant, sealed),
+        (keys, TenantId("other"), sealed),
+        (keys, tenant, sealed[:-8] + "AAAAAAA="),
+        (keys, tenant, "canary"),
+        (keys, tenant, "ü"),
+    ):
+        with pytest.raises(HostError):
+            other.open_route(whose, text)

@@ -1,22 +1,26 @@
 """E2B's API: what is translated, and what is refused, without a daemon."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from starlette.datastructures import QueryParams
 
 from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import metadata_filter, page_of
 from corral.api.e2b.names import parse_reference
-from corral.api.e2b.network import Egress, egress_of
+from corral.api.e2b.network import Egress, egress_of, route_of
 from corral.api.e2b.process import end_event
 from corral.engine.plan import egress_policy
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.process import Exit
+from corral.model.route import Route
+from corral.model.secrets import Secret
 from corral.protocol.e2b.sandboxes import Network, NewSandbox, SandboxReply
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,13 +145,54 @@ def test_what_only_rules_of_corral_say_is_no_domain(item: str) -> None:
         (Network(allow_out=["example.org"]), 400),
         (Network(deny_out=["example.org"]), 400),
         (Network(deny_out=["0.0.0.0/0"], allow_out=["0.0.0.0"]), 400),
-        (Network(rules={"example.org": []}), 501),
+        (Network(dns_servers=["1.1.1.1"]), 501),
     ],
 )
 def test_network_options_that_cannot_be_kept_are_refused(options: Network, status: int) -> None:
     with pytest.raises(Refusal) as caught:
         egress_of(None, options)
     assert caught.value.status == status
+
+
+def network(**options: Any) -> Network:
+    return Network.model_validate(options)
+
+
+def test_rules_become_header_fields_that_are_shown_to_nobody() -> None:
+    options = network(
+        rules={"API.example.org": [{"transform": {"headers": {"X-Key": "canary-0123"}}}], "b.org": []}
+    )
+    found = route_of(options)
+    assert [(rule.host, [field.name for field in rule.fields]) for rule in found.headers] == [
+        ("api.example.org", ["X-Key"]),
+        ("b.org", []),
+    ]
+    assert found.headers[0].fields[0].value == Secret("canary-0123")
+    assert b"canary" not in options.to_json()
+    assert "canary" not in f"{options!r} {found!r}"
+    assert options.to_dict()["rules"]["API.example.org"][0]["transform"]["headers"].keys() == {"X-Key"}
+    assert route_of(None) == Route() == route_of(network())
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"),
+    [
+        ({"a.org": [{"transform": {"headers": {"X": "1"}}}] * 2}, 400),
+        ({"a.org": [{"transform": {"headers": {"X": "${e2b.identity.tokens.t}"}}}]}, 501),
+    ],
+)
+def test_rules_that_cannot_be_kept_are_refused(rules: dict[str, Any], status: int) -> None:
+    with pytest.raises(Refusal) as caught:
+        route_of(network(rules=rules))
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    "rule", [{"block": True}, {"transform": {"query": {}}}, {"transform": {"headers": {"X": 1}}}]
+)
+def test_rules_of_an_unknown_kind_are_refused(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        network(rules={"a.org": [rule]})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
 from corral.model.grants import Alias, ModelRules
 from corral.model.ids import SandboxId, TenantId
+from corral.model.route import HeaderField, HeaderRule, Route
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
 from corral.wire import frames, link
@@ -31,6 +32,7 @@ MESSAGES: list[link.Message] = [
         Secret("seed"),
         (RepoGrant("github.com", "o/r", Access.WRITE, "github", True), RepoGrant("git.test:8443", "a/b/c")),
         PushPolicy((PushRule(Verdict.ASK, "main", (Operation.FORCE,)),), ("ci.skip",)),
+        Route((HeaderRule("a.com", (HeaderField("X-Key", Secret("k-12345678")),)),)),
         (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
     ),
     link.Detach(2, SANDBOX),
@@ -51,7 +53,7 @@ MESSAGES: list[link.Message] = [
     link.Refused(13, Refusal(BudgetScope.TENANT, Window.DAY, 1, 2, 3, 4, NOW)),
     link.Unreserved(14, "m"),
     link.Release(15),
-    link.SetPolicy(16, SANDBOX, EgressPolicy(), (link.ListenerSpec("tls", 8443),)),
+    link.SetPolicy(16, SANDBOX, EgressPolicy(), Route(), (link.ListenerSpec("tls", 8443),)),
     link.Ask(17, SANDBOX, Question(Kind.HOST, "connect to b.com", (Field("host", "b.com"),), 60)),
     link.Asked(17, "1a2b3c4d", 60, 1),
     link.Answered(17, Answer(allowed=True, scope=Scope.ONCE, reason="", by="x")),

@@ -11,12 +11,16 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.engine.plan import MAX_ALLOW
+from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.secrets import Secret
+from corral.policy.routes import checked_route
 from corral.protocol.e2b.base import ENVD_PORT
-from corral.protocol.e2b.sandboxes import Network
+from corral.protocol.e2b.sandboxes import Network, Rule
 
 Range = IPv4Network | IPv6Network
 _ALL = IPv4Network("0.0.0.0/0")
 _DOMAIN = re.compile(r"\*|(\*\.)?[\w\-]+(\.[\w\-]+)*\.?")
+_TOKEN = "${e2b.identity.tokens."  # noqa: S105 (what stands for one)
 _HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:([0-9]{1,5}|\$\{PORT\}))?")
 
 
@@ -79,9 +83,25 @@ def check_ingress(network: Network, *, secured: bool) -> None:
             raise Refusal(400, f"httpsPorts: {port} cannot be served")
 
 
+def route_of(network: Network | None) -> Route:
+    """How requests go out. Raises Refusal, and InvalidInput for what the engine does not take."""
+    rules = (network.rules if network is not None else None) or {}
+    return checked_route(Route(tuple(_header_rule(host, found) for host, found in rules.items())))
+
+
+def _header_rule(host: str, rules: Sequence[Rule]) -> HeaderRule:
+    if len(rules) > 1:
+        raise Refusal(400, f"network.rules: at most one transform for {host[:80]}")
+    transforms = [rule.transform for rule in rules if rule.transform is not None]
+    given = [item for transform in transforms for item in transform.headers.items()]
+    if any(_TOKEN in value.get_secret_value() for _, value in given):
+        raise not_supported("a token of iam in network.rules")
+    return HeaderRule(
+        host, tuple(HeaderField(name, Secret(value.get_secret_value())) for name, value in given)
+    )
+
+
 def _refuse_unknown(options: Network) -> None:
-    if options.rules:
-        raise not_supported("network.rules", "keep credentials in the vault: `corral secret add`")
     if options.egress_proxy:
         raise not_supported(
             "network.egressProxy", "sandboxes go out through the host's own proxy, if it has one"

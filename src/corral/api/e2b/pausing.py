@@ -6,6 +6,7 @@ there. A pause of the files only is its stop. A fork is the engine's where proce
 
 import asyncio
 import secrets as randomness
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -125,7 +126,8 @@ async def fork(call: Call) -> Response:
     )
     try:
         async with asyncio.TaskGroup() as group:
-            request = _child_request(sandbox, template.id, timeout)
+            route = await call.engine.sandboxes.route(call.tenant, sandbox.id)
+            request = replace(_child_request(sandbox, template.id, timeout), route=route)
             children = [group.create_task(_child(call, request)) for _ in range(body.count)]
     finally:
         await call.engine.templates.remove(call.tenant, template.id)

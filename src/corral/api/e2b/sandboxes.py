@@ -1,5 +1,6 @@
 """Sandboxes on the control plane: made, looked at, listed, ended."""
 
+import json
 from datetime import UTC, datetime
 
 from starlette.responses import JSONResponse, Response
@@ -9,7 +10,7 @@ from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
 from corral.api.e2b.listing import key_of, matching, page_of
 from corral.api.e2b.names import alias_of, parse_reference
-from corral.api.e2b.network import check_ingress, egress_of
+from corral.api.e2b.network import check_ingress, egress_of, route_of
 from corral.api.e2b.references import find_template, next_token, template_ids
 from corral.engine.plan import MAX_TTL, CreateRequest, egress_policy
 from corral.engine.templates import BASE
@@ -81,6 +82,7 @@ async def _create_new(
         ttl=timeout,
         allow=egress.allow,
         deny=egress.deny,
+        route=route_of(body.network),
         expiry=_expiry(body),
         isolation=_isolation(call),
         attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
@@ -116,8 +118,7 @@ def _noted(body: wire.NewSandbox, alias: str, timeout: int) -> dict[str, str]:
     noted = {shapes.ALIAS: alias, shapes.TIMEOUT: str(timeout)}
     if body.auto_resume is not None and body.auto_resume.enabled:
         noted[shapes.AUTO_RESUME] = "true"
-    if body.allow_internet_access is not None:
-        noted[shapes.INTERNET] = "true" if body.allow_internet_access else "false"
+    noted[shapes.INTERNET] = json.dumps(body.allow_internet_access)
     if body.network is not None:
         noted[shapes.NETWORK] = body.network.to_json().decode()
     return noted
@@ -202,5 +203,6 @@ async def set_network(call: Call) -> Response:
     policy = egress_policy(egress.allow, egress.deny)
     if sandbox.state is not State.RUNNING:
         raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
-    await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy)
+    notes = shapes.noted_network(sandbox, body)
+    await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy, route_of(body), notes)
     return Response(status_code=204)

@@ -82,15 +82,25 @@ def listed(sandbox: Sandbox) -> wire.ListedSandbox:
     )
 
 
+def noted_network(sandbox: Sandbox, changed: wire.NetworkUpdate) -> dict[str, str]:
+    """What is noted of a sandbox's network once its egress has changed: that, and its ingress as it was."""
+    former = wire.Network.model_validate_json(sandbox.spec.attributes.get(NETWORK, "{}"))
+    ingress = {
+        name: getattr(former, name) for name in ("allow_public_traffic", "mask_request_host", "https_ports")
+    }
+    network = changed.model_copy(update=ingress).to_dict()
+    internet = network.pop("allow_internet_access", None)
+    return {NETWORK: json.dumps(network), INTERNET: json.dumps(internet)}
+
+
 async def detail(engine: Engine, sandbox: Sandbox, domain: str | None) -> wire.SandboxDetail:
     """All of a sandbox."""
     noted = sandbox.spec.attributes
-    internet = noted.get(INTERNET)
     paused = dict.fromkeys(WITH_MEMORY, "full") | {State.STOPPED: "filesystem"}
     return wire.SandboxDetail(
         **listed(sandbox).model_dump(),
         envd_access_token=(await engine.sandbox_token(sandbox.id)).reveal(),
-        allow_internet_access=None if internet is None else internet == "true",
+        allow_internet_access=json.loads(noted.get(INTERNET, "null")),
         network=json.loads(noted[NETWORK]) if NETWORK in noted else None,
         lifecycle=wire.Lifecycle(
             auto_resume=noted.get(AUTO_RESUME) == "true",

@@ -13,6 +13,7 @@ from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.push import PushReport, PushToInspect
+from corral.model.route import Route
 from corral.model.secrets import Provider, Secret, SecretForm
 
 
@@ -29,6 +30,7 @@ class Attachment:
     """What the sandbox's placeholders are made of."""
     repos: tuple[RepoGrant, ...] = ()
     push: PushPolicy = field(default_factory=PushPolicy)
+    route: Route = field(default_factory=Route)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,15 @@ class Gateway(Protocol):
         """The ports on which a sandbox is served."""
 
     async def set_policy(
-        self, sandbox: SandboxId, egress: EgressPolicy, listeners: Sequence[Listener]
+        self,
+        sandbox: SandboxId,
+        egress: EgressPolicy,
+        listeners: Sequence[Listener],
+        route: Route | None = None,
     ) -> None:
         """Change what an attached sandbox may reach, from its next request on, and serve it on further sockets. Its
-        connections go on, but for those to what it may no longer reach. Nothing happens to one that is not attached."""
+        connections go on, but for those to what it may no longer reach; another route (None: the same) ends all of them.
+        Nothing happens to one that is not attached."""
 
     async def regrant(self, grant: Grant) -> None:
         """Replace a sandbox's grant; what it no longer covers is cut within a second. Idempotent."""

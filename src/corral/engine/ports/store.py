@@ -13,6 +13,7 @@ from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
+from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
@@ -107,6 +108,12 @@ class Store(Protocol):
 
     async def open_secrets(self) -> OpenedSecrets:
         """All secrets of all tenants, decrypted, for the gateway; those that were altered apart."""
+
+    async def seal_route(self, tenant: TenantId, route: Route) -> str:
+        """A route as a specification holds it: encrypted, for this tenant alone; the empty one as an empty text."""
+
+    async def open_route(self, tenant: TenantId, sealed: str) -> Route:
+        """What `seal_route` made this of. Raises HostError if it was altered."""
 
     async def derive_token(self, grant: GrantId) -> Secret:
         """The token that belongs to a grant id: keyed by the installation's key, the same at each call."""

@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from corral.protocol.e2b.base import Wire as BaseWire
@@ -38,6 +38,22 @@ class AutoResume(Wire):
     enabled: bool = False
 
 
+class Transform(Wire):
+    """Header fields to be set. Their values are written out for nobody, like all that is a SecretStr."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+
+
+class Rule(Wire):
+    """What is done to requests to a host. What is not known is refused: no rule is dropped in silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    transform: Transform | None = None
+
+
 class Network(Wire):
     """What a sandbox may reach, and who may reach it."""
 
@@ -48,7 +64,7 @@ class Network(Wire):
     egress_proxy: dict[str, Any] | None = None
     mask_request_host: Text | None = None
     https_ports: list[int] | None = None
-    rules: dict[str, Any] | None = None
+    rules: dict[str, list[Rule]] | None = None
 
 
 class NetworkUpdate(Network):

@@ -1,0 +1,87 @@
+"""What creators of sandboxes may say of how requests go out."""
+
+from base64 import b64encode
+
+import pytest
+
+from corral.errors import InvalidInput
+from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.secrets import Secret
+from corral.policy.routes import checked_route, credentials_in, rule_at
+
+
+def rule(host: str, *fields: tuple[str, str]) -> HeaderRule:
+    return HeaderRule(host, tuple(HeaderField(name, Secret(value)) for name, value in fields))
+
+
+def test_hosts_are_made_canonical() -> None:
+    found = checked_route(Route((rule("API.Example.com.", ("X-Key", "v")), rule("*.Example.COM"))))
+    assert [item.host for item in found.headers] == ["api.example.com", "*.example.com"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (rule("*", ("X-Key", "v")),),
+        (rule("*.com", ("X-Key", "v")),),
+        (rule("1.2.3.4", ("X-Key", "v")),),
+        (rule("a" * 60 + "." + "b" * 60 + ".example.com", ("X-Key", "v")),),
+        (rule("api.anthropic.com", ("X-Api-Key", "v")),),
+        (rule("bad host", ("X-Key", "v")),),
+        (rule("a.test", ("X-Key", "v")), rule("A.test", ("X-Key", "v"))),
+        tuple(rule(f"a{number}.test") for number in range(11)),
+        (rule("a.test", *((f"X-{number}", "v") for number in range(21))),),
+        (rule("a.test", ("X-Key", "v"), ("x-key", "w")),),
+        (rule("a.test", ("Host", "v")),),
+        (rule("a.test", ("Content-Length", "1")),),
+        (rule("a.test", ("X Key", "v")),),
+        (rule("a.test", ("X" * 65, "v")),),
+        (rule("a.test", ("X-Key", "v" * 2049)),),
+        (rule("a.test", ("X-Key", "v\r\nX-Other: w")),),
+        (rule("a.test", ("X-Key", " v")),),
+        (rule("a.test", ("X-Key", "ü")),),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_without_a_value(rules: tuple[HeaderRule, ...]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        checked_route(Route(rules))
+    for item in rules:
+        for field in item.fields:
+            value = field.value.reveal()
+            assert len(value) < 3 or value not in str(caught.value)
+
+
+def test_the_most_specific_rule_holds_alone() -> None:
+    route = Route((rule("*.test"), rule("*.b.test"), rule("a.b.test")))
+    found = {
+        host: rule_at(route, host)
+        for host in ("a.b.test", "x.b.test", "x.y.b.test", "b.test", "test", "other")
+    }
+    hosts = {host: item.host if item else None for host, item in found.items()}
+    assert hosts == {
+        "a.b.test": "a.b.test",
+        "x.b.test": "*.b.test",
+        "x.y.b.test": "*.b.test",
+        "b.test": "*.test",
+        "test": None,
+        "other": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "credentials"),
+    [
+        ("X-Key", "key-0123456789", {"key-0123456789"}),
+        ("Authorization", "Bearer key-0123456789", {"Bearer key-0123456789", "key-0123456789"}),
+        (
+            "Authorization",
+            "Basic " + b64encode(b"me:pass-word-1").decode(),
+            {"Basic bWU6cGFzcy13b3JkLTE=", "bWU6cGFzcy13b3JkLTE=", "pass-word-1"},
+        ),
+        ("Authorization", "Basic !", set()),
+        ("X-Team", "red", set()),
+        ("Accept", "application/json", set()),
+    ],
+)
+def test_what_of_a_field_may_not_come_back(name: str, value: str, credentials: set[str]) -> None:
+    assert set(credentials_in(HeaderField(name, Secret(value)))) == credentials
