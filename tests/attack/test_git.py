@@ -259,7 +259,9 @@ def test_history_cannot_be_faked(arena: Range, target: Target) -> None:
 
 @pytest.mark.root
 def test_a_sandbox_cannot_answer_its_own_question(arena: Range, target: Target) -> None:
-    """G-257, G-258: by no path of the gateway's own name, with no token of its own; unanswered, it is a no."""
+    """G-257, G-258, G-267: by no path of the gateway's own name, with no token of its own; unanswered, it is a no; and what a
+    person allows later, it cannot use for another push, nor another sandbox for this one.
+    """
     arena.client.set_config("approvals.unattended", "1")
     try:
         box = attacker(arena, target)
@@ -276,6 +278,16 @@ def test_a_sandbox_cannot_answer_its_own_question(arena: Range, target: Target) 
         assert [status for status, _ in found[:3]] != [200, 200, 200]
         assert "ng refs/heads/main" in found[3][1]
         assert "nobody" in found[3][1]
+        # A person who comes later says yes to that push, and another one that looks like it is not that push.
+        id = found[3][1].partition("corral approve ")[2][:8]
+        assert arena.client.approve(id).status == "kept"
+        made = tree(("100644", "f", obj("blob", b"evil\n")[0]))
+        evil = commit(made[0], main)
+        other = command(main, evil[0], "refs/heads/main") + pack(evil, made, obj("blob", b"evil\n"))
+        thief = attacker(arena, target)
+        assert "nobody" in calls(arena, box, post(target.path("git-receive-pack"), other))[0][1]
+        assert "nobody" in calls(arena, thief, post(target.path("git-receive-pack"), body))[0][1]
+        assert arena.client.get_approval(id).status == "kept"
     finally:
         arena.client.set_config("approvals.unattended", "")
 

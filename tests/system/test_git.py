@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.conftest import Daemon
 from tests.system.gateway.gitbed import make_repository
 from tests.system.gateway.githubapp import APP, FakeGitHub
+from tests.traces import wait_for
 
 from corral import Client, Sandbox
 from corral.testing.git_server import GitServer, serving
@@ -245,6 +246,19 @@ def test_a_person_says_yes_and_no(client: Client, daemon: Daemon, forge: Forge) 
     answering.join()
     assert code == 0, text
     assert "refs/heads/feature" in forge.refs()
+    # A yes that comes when nobody waits any more is for this push, made again, and for no other.
+    change = "cd ~/app && echo 1 >> README && git commit -qam 1 && (timeout -s KILL 6 git push origin HEAD:main 2>&1; true)"
+    asked = inside(box, change)[1]
+    id = asked.partition("corral approve ")[2].split()[0]
+    wait_for(lambda: client.get_approval(id).status == "withdrawn", "the question is not withdrawn")
+    assert "kept for a day" in daemon.cli("approve", id).stderr
+    other = "git checkout -q -b other HEAD^ && echo 2 >> README && git commit -qam 2"
+    push = "timeout -s KILL 6 git push origin HEAD:main 2>&1"
+    assert "corral approve" in inside(box, f"cd ~/app && {other} && {push}; true")[1]
+    code, text = inside(box, "cd ~/app && git checkout -q - && git push origin HEAD:main 2>&1")
+    assert code == 0, text
+    assert "approved by" in text
+    assert client.get_approval(id).status == "allowed"
     # What is there already asks for nothing, and follows although the push brings no commit of it.
     code, text = inside(box, "cd ~/app && git push origin HEAD:refs/heads/corral/asker 2>&1")
     assert code == 0, text

@@ -160,6 +160,10 @@ def approve(app: App, id: str, scope: str | None, as_json: bool) -> None:
         show_json(answered)
     else:
         note(clean(f"{answered.name} may: {answered.summary}"))
+        if answered.status == "kept":
+            note(
+                "nobody waits for it any more: the yes is kept for a day, for the same push to be tried again"
+            )
 
 
 @click.command(

@@ -133,6 +133,11 @@ class Approvals:
         known = self._known_answer(tenant, sandbox, question, recent)
         if known is not None:
             return known
+        if (kept := policy.kept_for(recent, question, now)) is not None:
+            used = replace(kept, status=Status.ALLOWED)
+            await self._store.settle_approval(used)
+            self._tell(used)
+            return Answer(allowed=True, scope=used.scope, reason=used.reason, by=used.by)
         same = policy.same_pending(recent, question)
         joined = self._open.get(same.id) if same is not None else None
         if joined is None:
@@ -229,6 +234,9 @@ class Approvals:
     async def standing(self, tenant: TenantId) -> Sequence[Approval]:
         """Those whose yes still allows something, oldest first. `deny` takes them back."""
         found = [await self._store.approval(tenant, p.approval) for p in self._permissions.standing(tenant)]
+        now = self._clock.now()
+        kept = await self._store.approvals(tenant, status=Status.KEPT)
+        found += [item for item in kept if policy.kept_for([item], item.question, now) is not None]
         return sorted(found, key=lambda item: item.asked_at)
 
     def _sandbox_id(self, tenant: TenantId, ref: str) -> SandboxId:
@@ -242,7 +250,8 @@ class Approvals:
     async def allow(
         self, tenant: TenantId, id: str, *, scope: Scope | None = None, by: str, reason: str = ""
     ) -> Approval:
-        """Say yes, once or for longer. The same answer again changes nothing.
+        """Say yes, once or for longer. The same answer again changes nothing. A yes to a push that nobody waits for any
+        more is kept, for the same push to be tried again (G-257).
 
         Raises NotFound, Conflict if it is over or was answered otherwise, InvalidInput for a scope that it cannot have.
         """
@@ -260,13 +269,16 @@ class Approvals:
         first = await self.get(tenant, id)
         async with self._locks[first.sandbox]:
             approval = await self.get(tenant, id)
-            wanted = policy.checked_answer(approval, scope, allowed=allowed)
+            now = self._clock.now()
+            recent = await self._store.approvals(tenant, first.sandbox, limit=_RECENT)
+            late = policy.late(approval, recent, now)
+            wanted = policy.checked_answer(approval, scope, allowed=allowed, late=late)
             if wanted is None:
                 return approval
-            now = self._clock.now()
+            kept = late and wanted is Scope.ONCE
             answered = replace(
                 approval,
-                status=Status.ALLOWED if allowed else Status.DENIED,
+                status=(Status.KEPT if kept else Status.ALLOWED) if allowed else Status.DENIED,
                 scope=wanted if allowed else None,
                 reason=reason, by=by, answered_at=now,
             )  # fmt: skip

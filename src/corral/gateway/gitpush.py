@@ -218,7 +218,10 @@ class _Push:
             dict.fromkeys([one.reason for one in judged if one.reason] + ([why] if why else []))
         )
 
+        put: list[str] = []
+
         def told(asked: Asked) -> None:
+            put.append(asked.approval)
             who = f"{asked.listeners} listening" if asked.listeners else "nobody is listening now"
             text = (
                 f"a person is asked ({who}), who has {asked.seconds} seconds\n"
@@ -241,9 +244,10 @@ class _Push:
         if not answer.allowed:
             reason = " ".join(answer.reason.split()) or "no reason was given"
             by = f" by {answer.by}" if answer.by else ""
-            raise self._denied(
-                f"refused{by}: {reason}", "talk to the person, then push again", "not-approved"
-            )
+            hint = "talk to the person, then push again"
+            if put and not answer.by:
+                hint = f"a yes still counts: on the host, `corral approve {put[0]}`; then push the same again"
+            raise self._denied(f"refused{by}: {reason}", hint, "not-approved")
         self._note("approved", "approval", "")
         await self._answer.say(f"approved by {answer.by or 'a person'}")
 

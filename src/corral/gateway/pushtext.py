@@ -1,7 +1,10 @@
 """What a person is shown of a push that waits for an answer (G-259). The same words wherever it is shown."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 
+from corral.model.approval import EXACTLY
 from corral.model.git import Operation
 from corral.model.push import Command, PushReport
 from corral.policy.push import Judgement, describe
@@ -35,7 +38,7 @@ def ask_detail(
     """What exactly would be done: an answer holds for this and nothing else (G-258)."""
     operations = {one.ref: one for one in judged}
     refs = [
-        f"{_VERBS[operations[one.ref].operation]} {one.ref}  {one.old[:12]} → {one.new[:12]}  "
+        f"{_VERBS[operations[one.ref].operation]} {one.ref}  {one.old} → {one.new}  "
         f"[{operations[one.ref].verdict} {operations[one.ref].rule}]"
         for one in head.commands
     ]
@@ -46,6 +49,7 @@ def ask_detail(
         for one in found.files
     ]
     detail = {
+        EXACTLY: exactly(name, head, found.content),
         "repository": name,
         "refs": "\n".join(refs),
         "findings": "\n".join(_with_rest([describe(one) for one in found.flags], found.flags_total)),
@@ -56,6 +60,13 @@ def ask_detail(
         "pack": digest,
     }
     return {key: value for key, value in detail.items() if value}
+
+
+def exactly(name: str, head: PushHead, content: str) -> str:
+    """A digest of all that makes a push this one. Not of its pack: git may pack the same objects otherwise the next time."""
+    refs = [[one.ref, one.old, one.new] for one in head.commands]
+    told = json.dumps([name, refs, head.options, "atomic" in head.capabilities, content])
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def refs_text(commands: Sequence[Command]) -> str:

@@ -33,6 +33,10 @@ STANDING = "standing"
 """The field that says what a yes for longer than once would cover; without it only `once` can be given."""
 
 
+EXACTLY = "exactly"
+"""The field that says by a digest what exactly a yes would do: a yes that comes too late for its asker is kept for the same."""
+
+
 class Kind(StrEnum):
     """What is asked for: a git push, a host to connect to, more money for model calls, a file to leave."""
 
@@ -51,9 +55,12 @@ class Scope(StrEnum):
 
 
 class Status(StrEnum):
-    """Where an approval stands. All but `pending` are final, except that a standing yes can be denied later."""
+    """Where an approval stands. All but `pending` are final, except that a standing yes can be denied later, and that a push
+    may be answered when it is over: a yes is then `kept` for the same push, which makes it `allowed`.
+    """
 
     PENDING = "pending"
+    KEPT = "kept"
     ALLOWED = "allowed"
     DENIED = "denied"
     EXPIRED = "expired"

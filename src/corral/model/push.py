@@ -124,3 +124,5 @@ class PushReport:
     flags: tuple[Flag, ...] = ()
     flags_total: int = 0
     objects: int = 0
+    content: str = ""
+    """A digest of which objects it brings, however they are packed."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from corral.errors import Conflict, InvalidInput
-from corral.model.approval import STANDING, Approval, Kind, Permission, Question, Scope, Status
+from corral.model.approval import EXACTLY, STANDING, Approval, Kind, Permission, Question, Scope, Status
 
 MAX_PENDING = 8
 """Questions of one sandbox that may wait at a time."""
@@ -14,6 +14,8 @@ RATE_WINDOW = timedelta(minutes=10)
 MAX_IN_WINDOW = 30
 REPEAT_WINDOW = timedelta(minutes=5)
 """How long a no answers the same question again without a person."""
+LATE = timedelta(hours=24)
+"""How long after it was asked a push can be answered, and for how long a yes is then kept for it."""
 ONCE_SECONDS = 600
 """How long a host stays open that was allowed once."""
 
@@ -54,12 +56,41 @@ def denied_lately(recent: Sequence[Approval], question: Question, now: datetime)
     return None
 
 
+def late(approval: Approval, recent: Sequence[Approval], now: datetime) -> bool:
+    """Whether a question that is over can still be answered, for the same to be tried again (G-257).
+
+    Raises Conflict where that was done, and so it is asked for under another id.
+    """
+    question = approval.question
+    over = approval.status in (Status.EXPIRED, Status.WITHDRAWN)
+    if not over or not question.field(EXACTLY) or now - approval.asked_at >= LATE:
+        return False
+    for other in recent:
+        if other.asked_at > approval.asked_at and _same(other.question, question):
+            raise Conflict(
+                f"the same was asked for again as {other.id}",
+                f"answer that one: `corral approvals {other.id}`",
+            )
+    return True
+
+
+def kept_for(recent: Sequence[Approval], question: Question, now: datetime) -> Approval | None:
+    """The late yes that a question finds: to exactly the same, for one use, and not for ever (G-258)."""
+    for item in recent:
+        fresh = item.answered_at is not None and now - item.answered_at < LATE
+        if item.status is Status.KEPT and fresh and _same(item.question, question):
+            return item
+    return None
+
+
 def _same(one: Question, other: Question) -> bool:
     """Whether two questions ask for the same, whatever reasons they give."""
     return one.kind is other.kind and _asked(one) == _asked(other)
 
 
 def _asked(question: Question) -> list[tuple[str, str]]:
+    if exactly := question.field(EXACTLY):
+        return [(EXACTLY, exactly)]
     return [(field.name, field.text) for field in question.detail if field.name not in _NOT_ASKED]
 
 
@@ -68,8 +99,11 @@ def wait_seconds(asked: int, *, limit: int, unattended: int, listeners: int) -> 
     return min(asked, limit if listeners else min(limit, unattended))
 
 
-def checked_answer(approval: Approval, scope: Scope | None, *, allowed: bool) -> Scope | None:
-    """The scope of an answer, or None where it changes nothing because it was given before.
+def checked_answer(
+    approval: Approval, scope: Scope | None, *, allowed: bool, late: bool = False
+) -> Scope | None:
+    """The scope of an answer, or None where it changes nothing because it was given before. `late`: it can be answered
+    although it is over.
 
     Raises Conflict for an approval that is over or was answered otherwise, InvalidInput for a scope that it cannot have.
     """
@@ -83,11 +117,13 @@ def checked_answer(approval: Approval, scope: Scope | None, *, allowed: bool) ->
     match approval.status:
         case Status.PENDING:
             return wanted
-        case Status.ALLOWED if allowed and (scope is None or scope is approval.scope):
+        case Status.EXPIRED | Status.WITHDRAWN if late:
+            return wanted
+        case Status.ALLOWED | Status.KEPT if allowed and (scope is None or scope is approval.scope):
             return None
         case Status.DENIED if not allowed:
             return None
-        case Status.ALLOWED if not allowed and takes_back(approval):
+        case Status.ALLOWED | Status.KEPT if not allowed and takes_back(approval):
             return wanted
         case _:
             raise Conflict(
@@ -98,7 +134,11 @@ def checked_answer(approval: Approval, scope: Scope | None, *, allowed: bool) ->
 
 def takes_back(approval: Approval) -> bool:
     """Whether a no ends what an earlier yes still allows."""
-    return approval.question.kind is Kind.HOST or approval.scope is not Scope.ONCE
+    return (
+        approval.status is Status.KEPT
+        or approval.question.kind is Kind.HOST
+        or approval.scope is not Scope.ONCE
+    )
 
 
 def permission(approval: Approval, scope: Scope, now: datetime) -> Permission | None:

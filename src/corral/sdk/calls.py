@@ -238,7 +238,7 @@ def events(after: int | None = None, *, wait: bool = True) -> Follow[sandboxes.L
 def list_approvals(
     ref: str | None = None, *, status: str | None = None, standing: bool = False
 ) -> Call[list[approvals.ApprovalInfo]]:
-    """The latest approvals, oldest first: all, or of one sandbox; in any status, or in one (`pending`, `allowed`,
+    """The latest approvals, oldest first: all, or of one sandbox; in any status, or in one (`pending`, `kept`, `allowed`,
     `denied`, `expired`, `withdrawn`). `standing`: all those whose yes still allows something.
     """
     path = url("approvals", sandbox=ref, status=status, standing="true" if standing else None)

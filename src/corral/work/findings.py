@@ -30,6 +30,7 @@ class Gathered:
     """What was read of a push so far."""
 
     objects: int = 0
+    content: str = ""
     commits: dict[str, Commit] = field(default_factory=dict)
     large: dict[str, int] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
@@ -163,6 +164,7 @@ def report(gathered: Gathered, commands: Sequence[Command], forward: Mapping[str
         flags=tuple(flags[:MAX_FLAGS]),
         flags_total=len(flags),
         objects=gathered.objects,
+        content=gathered.content,
     )
 
 

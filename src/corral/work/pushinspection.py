@@ -93,6 +93,7 @@ awk -v large="$2" '
     $1 == "blob" && $3 >= large { print "large", $2, $3 }
     $1 == "commit" || $1 == "tag" { commits++; if (commits <= '"$3"') print $2 > "../commits" }
     END { print "total", total + 0, commits + 0; close("../commits") }' ../objects
+echo content "$(sort ../objects | sha256sum | cut -c -64)"
 : >>../commits
 """
 _COMMITS = 'cd "$1" && exec git cat-file --batch <../commits'
@@ -257,6 +258,8 @@ class _Box:
             kind, *values = line.split()
             if kind == "large":
                 gathered.large[values[0]] = int(values[1])
+            elif kind == "content":
+                gathered.content = values[0]
             elif kind == "total":
                 gathered.objects = int(values[0])
                 if int(values[1]) > MAX_COMMITS:

@@ -14,7 +14,7 @@ from corral.engine.events import Events
 from corral.engine.permissions import Permissions
 from corral.engine.registry import Registry
 from corral.errors import Conflict, InvalidInput, NotFound
-from corral.model.approval import STANDING, Answer, Approval, Kind, Question, Scope, Status, bounded
+from corral.model.approval import EXACTLY, STANDING, Answer, Approval, Kind, Question, Scope, Status, bounded
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.grants import Grant
 from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
@@ -200,6 +200,71 @@ async def test_a_push_is_asked_for_each_time_unless_a_yes_stands(world: World) -
     id = await Asking(approvals, plain).id()
     with pytest.raises(InvalidInput):
         await approvals.allow(DEFAULT_TENANT, id, scope=Scope.ALWAYS, by="me")
+
+
+def push(exactly: str) -> Question:
+    return bounded(Kind.PUSH, "push main", {EXACTLY: exactly, "pack": "whatever"}, 60)
+
+
+async def lost(approvals: Approvals, question: Question) -> str:
+    """The id of a question whose asker goes away."""
+    asking = Asking(approvals, question)
+    id = await asking.id()
+    asking.task.cancel()
+    await asyncio.wait([asking.task])
+    return id
+
+
+async def test_a_late_yes_is_for_the_same_push_and_once(world: World) -> None:
+    """G-257, G-258, G-267: not for another push, not in another sandbox, over a restart, and not for a second time."""
+    approvals = await world.approvals()
+    id = await lost(approvals, push("one"))
+    assert (await approvals.allow(DEFAULT_TENANT, id, by="me")).status is Status.KEPT
+    assert (await approvals.allow(DEFAULT_TENANT, id, by="me")).status is Status.KEPT
+    approvals = await world.approvals()
+    assert [item.id for item in await approvals.standing(DEFAULT_TENANT)] == [id]
+    for other in (Asking(approvals, push("two")), Asking(approvals, push("one"), OTHER_BOX)):
+        assert await other.id() != id
+    again = bounded(Kind.PUSH, "push main", {EXACTLY: "one", "pack": "packed otherwise"}, 60)
+    assert await Asking(approvals, again).answer() == Answer(
+        allowed=True, scope=Scope.ONCE, reason="", by="me"
+    )
+    assert (await approvals.get(DEFAULT_TENANT, id)).status is Status.ALLOWED
+    assert await approvals.standing(DEFAULT_TENANT) == []
+    assert await Asking(approvals, push("one")).id() != id
+    assert (await world.store.verify_audit()).fault == ""
+
+
+async def test_a_late_yes_is_not_for_ever_and_can_be_taken_back(world: World) -> None:
+    """G-258."""
+    approvals = await world.approvals()
+    id = await lost(approvals, push("one"))
+    await approvals.allow(DEFAULT_TENANT, id, by="me")
+    assert (await approvals.deny(DEFAULT_TENANT, id, by="me", reason="no")).status is Status.DENIED
+    assert (await Asking(approvals, push("one")).answer()).reason == "no"
+    other = await lost(approvals, push("two"))
+    await approvals.allow(DEFAULT_TENANT, other, by="me")
+    world.clock.time += policy.LATE
+    assert await lost(approvals, push("two")) != other
+    old = await lost(approvals, push("three"))
+    world.clock.time += policy.LATE
+    with pytest.raises(Conflict):
+        await approvals.allow(DEFAULT_TENANT, old, by="me")
+
+
+async def test_what_was_asked_for_again_is_answered_there(world: World) -> None:
+    """G-258: one push has one answer, under the last of its ids."""
+    approvals = await world.approvals()
+    first = await lost(approvals, push("one"))
+    world.clock.time += timedelta(seconds=1)
+    asking = Asking(approvals, push("one"))
+    second = await asking.id()
+    with pytest.raises(Conflict, match=second):
+        await approvals.allow(DEFAULT_TENANT, first, by="me")
+    await approvals.allow(DEFAULT_TENANT, second, by="me")
+    assert (await asking.answer()).allowed
+    with pytest.raises(Conflict):
+        await approvals.allow(DEFAULT_TENANT, first, by="me")
 
 
 async def test_equal_questions_about_hosts_are_one(world: World) -> None:
