@@ -129,3 +129,32 @@ def test_a_budget_that_is_spent_is_told(
     events = [event for event in client.follow_budgets(0, wait=False) if event.sandbox == box.id]
     assert [(event.percent, event.spent) for event in events] == [(95, told["spent"])]
     assert "95 % of the budget of box in all: " in daemon.cli("budget", "warnings").stdout
+
+
+def test_a_killed_daemon_charges_what_was_drawn_on_a_lease_before_it_heard_of_that(
+    daemon: Daemon, model: Model
+) -> None:
+    """G-215: the engine stands still while the gateway lets calls through that it has a lease for; both are killed then."""
+    with daemon.client() as client:
+        box = Sandbox.create(client=client, name="box", secrets=("slow",), budget=40 * WORST)
+        model.wait(60)
+        box.spawn(f"{CALL} & until [ -e /tmp/go ]; do sleep 0.02; done; sleep 1; {CALL} & {CALL} & wait")
+        until_under_way(client, box, model, 1)
+        box.files.write("/tmp/go", b"")
+        assert daemon.process is not None
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while model.calls < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    daemon.kill()
+    daemon.start()
+    with daemon.client() as client:
+        found = account(client, box)
+        assert (found.spent, found.reserved) == (3 * WORST, 0)
+        report = client.usage(box.id)
+        assert [(item.model, item.calls, item.assumed) for item in report.models] == [
+            (REQUEST["model"], 1, True),
+            ("unknown", 1, True),
+        ]
+        assert len(list((daemon.data / "leases").iterdir())) == 1  # that of the gateway that runs now

@@ -75,6 +75,11 @@ class Places:
         return self.data / "audit"
 
     @property
+    def leases(self) -> Path:
+        """The directory of what gateways drew on their leases."""
+        return self.data / "leases"
+
+    @property
     def trust(self) -> Path:
         """The CA bundle that sandboxes get."""
         return self.data / "trust" / "ca.pem"

@@ -61,6 +61,7 @@ from corral.engine.vault import Prices, Secrets
 from corral.engine.vigil import Pressure, Vigil
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
+from corral.gateway.journal import Journals
 from corral.host.capacity import room, unwritten, waiting_percent
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Rates, Warned
@@ -198,8 +199,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         lambda: config.value.budget,
         lambda: Rates(config.value.requests, config.value.tokens),
         warn,
+        lambda sandbox: client.recall(sandbox),
     )
-    await budgets.reconcile()
+    journals = Journals(places.leases)
+    await budgets.reconcile(journals.drawn)
+    journals.remove_all()
     permissions = Permissions(store, registry, clock)
     await permissions.load()
     approvals = Approvals(
@@ -216,7 +220,11 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     await approvals.recover()
     client = await stack.enter_async_context(
         GatewayClient(
-            ledger=budgets, on_audit=denials.record, on_ask=approvals.ask, inspector=lambda: inspector
+            ledger=budgets,
+            on_audit=denials.record,
+            on_ask=approvals.ask,
+            inspector=lambda: inspector,
+            journals=journals,
         )
     )
 
@@ -449,6 +457,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)
         await configure_gateway()
+        await client.recall(None)  # what was leased by the former settings
         if key == "audit.keep":
             await audit.archive()
 

@@ -1,19 +1,18 @@
 """Budgets: the ledger's one owner, who reserves and settles for the gateway, and shows and changes what is allowed."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from corral.engine.ports import Store
 from corral.engine.registry import Registry
 from corral.errors import CorralError
 from corral.model.budget import (
     Balance,
+    Drawn,
+    LedgerEntry,
+    Outcome,
     Rate,
-    RateRefusal,
     Rates,
-    Refusal,
-    Reservation,
-    Settlement,
     Warned,
     Window,
 )
@@ -34,10 +33,13 @@ class Budgets:
         default: Callable[[], int | None],
         rates: Callable[[], Rates] = Rates,
         warn: Callable[[Warned], None] = lambda _: None,
+        recall: Callable[[SandboxId | None], Awaitable[None]] | None = None,
     ) -> None:
         """`default` is the cap of a sandbox that has none of its own, None for none; `rates` are its limits at a time;
-        `warn` tells whoever wants to know that much of a budget is spent, and returns at once.
+        `warn` tells whoever wants to know that much of a budget is spent, and returns at once. `recall` takes back what is
+        leased to a sandbox's calls, or (None) to all.
         """
+        self._recall = recall
         self._store = store
         self._registry = registry
         self._default = default
@@ -46,24 +48,26 @@ class Budgets:
 
     # -- for the gateway --------------------------------------------------------------------------------------------
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
+    async def apply(self, entries: Sequence[LedgerEntry]) -> list[Outcome]:
         """Reserve and settle, in order, at once (G-211, G-213)."""
         outcomes = await self._store.apply_ledger(entries, self._default(), self._rates())
         for outcome in outcomes:
             for warned in outcome.warnings:
                 await self._warn(warned)
-        return [outcome.refusal for outcome in outcomes]
+        return outcomes
 
-    async def abandon(self, holder: str) -> None:
+    async def abandon(self, holder: str, drawn: Mapping[int, int] | None) -> None:
         """Settle what a gateway that is gone had under way at its worst case (G-215)."""
-        await self._abandon(holder)
+        await self._abandon(holder, lambda _: drawn)
 
-    async def reconcile(self) -> None:
-        """After a start: settle what a former daemon's gateway had under way. Whatever it knew is lost with it."""
-        await self._abandon(None)
+    async def reconcile(self, drawn: Drawn) -> None:
+        """After a start: settle what a former daemon's gateways had under way. What they knew is lost with them, but for
+        what they drew on leases.
+        """
+        await self._abandon(None, drawn)
 
-    async def _abandon(self, holder: str | None) -> None:
-        for settled in await self._store.abandon_reservations(holder, self._default()):
+    async def _abandon(self, holder: str | None, drawn: Drawn) -> None:
+        for settled in await self._store.abandon_reservations(holder, self._default(), drawn):
             usage = settled.usage
             if usage is not None:
                 log.warning(
@@ -118,6 +122,7 @@ class Budgets:
         """Give a sandbox the host's default cap again."""
         sandbox = self._registry.find(tenant, ref).id
         await self._store.clear_cap(tenant, sandbox, window)
+        await self._take_back(sandbox)
         await self._audit_change(tenant, sandbox, window, "default")
         return await self.of_sandbox(tenant, sandbox)
 
@@ -143,6 +148,7 @@ class Budgets:
                 await self._store.clear_cap(tenant, sandbox, rate)
             else:
                 await self._store.set_cap(tenant, sandbox, rate, checked_rate(limit))
+        await self._take_back(sandbox)
         detail = {rate.value: str(limit) for rate, limit in limits.items()}
         await self._store.audit(tenant, sandbox, "rate.set", detail)
         return await self.rates_of(tenant, ref)
@@ -152,7 +158,13 @@ class Budgets:
     ) -> None:
         checked_cap(cap)
         await self._store.set_cap(tenant, sandbox, window, cap)
+        await self._take_back(sandbox)
         await self._audit_change(tenant, sandbox, window, "none" if cap is None else str(cap))
+
+    async def _take_back(self, sandbox: SandboxId | None) -> None:
+        """Let no call go on by what was leased before a change."""
+        if self._recall is not None:
+            await self._recall(sandbox)
 
     async def _audit_change(
         self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: str

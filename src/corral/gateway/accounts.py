@@ -17,7 +17,8 @@ from functools import partial
 from corral.engine.ports import Ledger
 from corral.errors import CorralError
 from corral.gateway.channel import Channel
-from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
+from corral.gateway.journal import Journals
+from corral.model.budget import LedgerEntry, Outcome, RateRefusal, Refusal, Reservation, Return, Settlement
 from corral.model.ids import SandboxId, TenantId
 from corral.wire import link
 
@@ -28,7 +29,7 @@ RETRY_DELAY = 1.0
 _MAX_BATCH = 256
 _GATHER_SECONDS = 0.004
 
-Money = link.Reserve | link.UsageRecord | link.Release
+Money = link.Reserve | link.UsageRecord | link.Release | link.Return
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,12 @@ class _Item:
 
     channel: Channel
     message: Money | None
-    entry: Reservation | Settlement | None = None
+    entry: LedgerEntry | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether the process waits for the answer, and makes no call without one."""
+        return isinstance(self.message, link.Reserve) and not self.message.drawn
 
 
 class Accounts:
@@ -48,8 +54,12 @@ class Accounts:
         ledger: Ledger,
         tenant_of: Callable[[SandboxId], TenantId | None],
         progress: Callable[[], None],
+        journals: Journals | None,
     ) -> None:
-        """`tenant_of` knows the sandboxes that are served; `progress` is called when something was passed on."""
+        """`tenant_of` knows the sandboxes that are served; `progress` is called when something was passed on. Without
+        journals there are no leases.
+        """
+        self._journals = journals
         self._progress = progress
         self._ledger = ledger
         self._tenant_of = tenant_of
@@ -61,10 +71,20 @@ class Accounts:
         """Messages that are not passed on yet."""
         return self._queue.qsize()
 
+    def begin(self, channel: Channel) -> int | None:
+        """A process begins to speak: the descriptor of its journal, which the caller closes, if it can have one."""
+        holder = self._holders[channel] = randomness.token_hex(8)
+        if self._journals is None:
+            return None
+        try:
+            return self._journals.create(holder)
+        except OSError as error:
+            _log.warning("model calls wait for the ledger each: no journal can be written: %s", error)
+            return None
+
     def take(self, channel: Channel, message: Money) -> None:
         """Something said by the process behind a channel."""
-        holder = self._holders.setdefault(channel, randomness.token_hex(8))
-        self._queue.put_nowait(_Item(channel, message, self._entry(holder, message)))
+        self._queue.put_nowait(_Item(channel, message, self._entry(self._holders[channel], message)))
 
     def ended(self, channel: Channel) -> None:
         """The process behind a channel says no more."""
@@ -78,7 +98,7 @@ class Accounts:
         """Pass on."""
         while True:
             batch = [await self._queue.get()]
-            if isinstance(batch[0].message, link.UsageRecord):
+            if _can_wait(batch[0]):
                 await self._gather(batch)
             while len(batch) < _MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
@@ -90,65 +110,78 @@ class Accounts:
             self._progress()
 
     async def _gather(self, batch: list[_Item]) -> None:
-        """Let what a call used wait a moment for the next reservation, so that one transaction does for both. Nobody waits
-        for a settlement; a reservation waits for nobody.
-        """
+        """Let what nobody waits for wait a moment for the next question, so that one transaction does for both."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GATHER_SECONDS):
-                while len(batch) < _MAX_BATCH and isinstance(batch[-1].message, link.UsageRecord):
+                while len(batch) < _MAX_BATCH and _can_wait(batch[-1]):
                     batch.append(await self._queue.get())
 
-    def _entry(self, holder: str, message: Money) -> Reservation | Settlement | None:
+    def _entry(self, holder: str, message: Money) -> LedgerEntry | None:
         match message:
             case link.UsageRecord():
                 return Settlement(holder, message.number, message.usage)
             case link.Release():
                 return Settlement(holder, message.number, None)
+            case link.Return():
+                return Return(holder, message.lease)
             case link.Reserve():
                 tenant = self._tenant_of(message.sandbox)
-                if tenant is None or message.amount < 0:
+                if (tenant is None and not message.drawn) or message.amount < 0:
                     return None
                 return Reservation(
-                    holder, message.number, tenant, message.sandbox, message.amount, datetime.now(UTC),
+                    # What is drawn on a lease is of the lease's tenant, also once its sandbox is gone.
+                    holder, message.number, tenant or TenantId(""), message.sandbox, message.amount, datetime.now(UTC),
                     message.secret, message.provider, message.model, message.path,
+                    message.lease if self._journals is not None else 0, message.drawn,
                 )  # fmt: skip
 
     async def _enter(self, batch: Sequence[_Item]) -> None:
         for item in batch:
-            if isinstance(item.message, link.Reserve) and item.entry is None:
+            if item.entry is None and isinstance(item.message, link.Reserve) and item.asks:
                 item.channel.send(link.Unreserved(item.message.number, "the sandbox is not served"))
         entries = [item for item in batch if item.entry is not None]
         if entries:
             await self._apply(entries)
         for item in batch:
             if item.message is None and (holder := self._holders.pop(item.channel, None)) is not None:
-                await until_taken(partial(self._ledger.abandon, holder))
+                drawn = None if self._journals is None else self._journals.drawn(holder)
+                await until_taken(partial(self._ledger.abandon, holder, drawn))
+                if self._journals is not None:
+                    self._journals.remove(holder)
 
     async def _apply(self, items: Sequence[_Item]) -> None:
         try:
-            refusals = await self._ledger.apply([item.entry for item in items if item.entry is not None])
+            outcomes = await self._ledger.apply([item.entry for item in items if item.entry is not None])
         except CorralError as error:
             _log.error("the ledger failed: %s", error)
             await self._keep_settlements(items, error)
             return
-        for item, refusal in zip(items, refusals, strict=True):
-            _answer(item, refusal)
+        for item, outcome in zip(items, outcomes, strict=True):
+            _answer(item, outcome)
 
     async def _keep_settlements(self, items: Sequence[_Item], error: CorralError) -> None:
-        """Where nothing can be set aside no call is made; what was spent is written once that is possible again."""
+        """Where nothing can be set aside no call is made; what was drawn and spent is written once that is possible again."""
         for item in items:
-            if isinstance(item.message, link.Reserve):
+            if isinstance(item.message, link.Reserve) and item.asks:
                 text = f"the ledger cannot be written: {error.message}"
                 item.channel.send(link.Unreserved(item.message.number, text))
-        settlements = [item for item in items if isinstance(item.entry, Settlement)]
-        entries = [item.entry for item in settlements if item.entry is not None]
+        kept = [item for item in items if not item.asks]
+        entries = [item.entry for item in kept if item.entry is not None]
         if entries:
             await until_taken(partial(self._ledger.apply, entries))
-        for item in settlements:
-            _answer(item, None)
+        for item in kept:
+            _answer(item, Outcome())
 
 
-def _answer(item: _Item, refusal: Refusal | RateRefusal | None) -> None:
+def _can_wait(item: _Item) -> bool:
+    """Whether nobody waits for what becomes of it: what was used, drawn or given back."""
+    return item.message is not None and not item.asks
+
+
+def _answer(item: _Item, outcome: Outcome) -> None:
+    if isinstance(item.message, link.Reserve) and outcome.leased:
+        item.channel.send(link.Leased(item.message.lease, outcome.leased))
+    refusal = outcome.refusal
     match item.message:
         case link.UsageRecord(number=number):
             item.channel.send(link.UsageAck(number))
@@ -156,7 +189,7 @@ def _answer(item: _Item, refusal: Refusal | RateRefusal | None) -> None:
             item.channel.send(link.Limited(number, refusal))
         case link.Reserve(number=number) if isinstance(refusal, Refusal):
             item.channel.send(link.Refused(number, refusal))
-        case link.Reserve(number=number):
+        case link.Reserve(number=number, drawn=False):
             item.channel.send(link.Reserved(number))
         case _:
             return

@@ -141,7 +141,7 @@ class Channel:
         wanted = 0
         if self._accept_fds and isinstance(message, link.Attach | link.SetPolicy):
             wanted = len(message.listeners)
-        if self._accept_fds and isinstance(message, link.Spool):
+        if self._accept_fds and isinstance(message, link.Spool | link.SetJournal):
             wanted = 1
         if wanted > len(self._fds):
             raise InvalidInput("a message came without its descriptors", "restart the daemon")

@@ -9,6 +9,7 @@ read to its end, so no usage record is lost; what it had reserved and not settle
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from corral.errors import Conflict, CorralError, InvalidInput, UpstreamFailed
 from corral.gateway.accounts import Accounts, until_taken
 from corral.gateway.calls import CALL_TIMEOUT, Calls, LinkLostError
 from corral.gateway.channel import Channel
+from corral.gateway.journal import Journals
 from corral.gateway.kept import Kept, grant_spec, too_many
 from corral.gateway.pushchecks import PushChecks
 from corral.gateway.questions import OnAsk, Questions, refuse_all
@@ -54,7 +56,7 @@ class GatewayClient:
     The ledger and `on_audit` are called for one batch at a time, in order; no call waits for an audit
     record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
     `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer. `inspector` gives
-    what reads pushes; without one no push is let through.
+    what reads pushes; without one no push is let through. Without `journals` each model call waits for the ledger.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class GatewayClient:
         on_audit: Callable[[Sequence[link.AuditRecord]], Awaitable[None]],
         on_ask: OnAsk = refuse_all,
         inspector: Callable[[], Inspector | None] = lambda: None,
+        journals: Journals | None = None,
     ) -> None:
         self._first_sock = sock
         self._on_audit = on_audit
@@ -79,7 +82,7 @@ class GatewayClient:
         self._lost = asyncio.Event()
         self._calls = Calls()
         self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
-        self._accounts = Accounts(ledger, self._tenant_of, self._go_on)
+        self._accounts = Accounts(ledger, self._tenant_of, self._go_on, journals)
         self._tasks = asyncio.TaskGroup()
         self._questions = Questions(on_ask, self._tenant_of, self._tasks)
         self._pushes = PushChecks(inspector, self._tenant_of, self._tasks)
@@ -140,12 +143,16 @@ class GatewayClient:
             on_message=lambda message, _fds: self._take(channel, message),
             on_closed=lambda error: self._ended(channel, error),
         )
+        journal = self._accounts.begin(channel)
         try:
-            await self._restore(channel)
+            await self._restore(channel, journal)
         except LinkLostError:
             raise UpstreamFailed(
                 "the gateway process ended while it was starting", "see `corral daemon logs`"
             ) from None
+        finally:
+            if journal is not None:
+                os.close(journal)
 
     async def _drain(self) -> None:
         """Read what a process that is dead has sent, then close the link to it; one that lives is cut off."""
@@ -156,8 +163,10 @@ class GatewayClient:
                 await self._lost.wait()
         self._channel.close()
 
-    async def _restore(self, channel: Channel) -> None:
+    async def _restore(self, channel: Channel, journal: int | None) -> None:
         await self._wait_ready(READY_TIMEOUT)
+        if journal is not None:
+            await self._calls.make(channel, link.SetJournal(0), [journal])
         authority = (self._authority,) if self._authority is not None else ()
         for message in (self._config, self._models, *authority, self._secrets, self._prices):
             await self._say_again(type(message).__name__, self._calls.make(channel, message))
@@ -236,6 +245,10 @@ class GatewayClient:
             return
         kept.attachment = replace(kept.attachment, grant=grant)
         await self._tell(link.Regrant(0, grant.sandbox, grant_spec(grant)))
+
+    async def recall(self, sandbox: SandboxId | None) -> None:
+        """Take back what is leased to a sandbox, or (None) to all. See `ports.Gateway`."""
+        await self._tell(link.Recall(0, sandbox))
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets; a gateway that is down gets them when it is back. Raises InvalidInput for a
@@ -363,7 +376,7 @@ class GatewayClient:
                 self._ready.set()
             case link.Done() | link.Failed() | link.Forged() if self._calls.answered(message):
                 return
-            case link.Reserve() | link.UsageRecord() | link.Release():
+            case link.Reserve() | link.UsageRecord() | link.Release() | link.Return():
                 self._accounts.take(channel, message)
                 self._hold_back(channel)
             case link.Ask() | link.Withdraw():

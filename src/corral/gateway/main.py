@@ -100,6 +100,8 @@ class Process:
                 self._reservations.answered(message)
             case link.Asked() | link.Answered():
                 self._desk.take(message)
+            case link.Leased():
+                self._reservations.leases.extended(message.lease, message.added)
             case link.CallForge():
                 task = asyncio.get_running_loop().create_task(self._call_forge(message))
                 self._forging.add(task)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from corral.errors import NoCapacity, UpstreamFailed
 from corral.gateway.channel import Channel
+from corral.gateway.leases import Leases
 from corral.model.budget import RateRefusal, Refusal
 from corral.model.ids import SandboxId
 from corral.model.usage import Usage
@@ -42,25 +43,36 @@ class Reservations:
         self._kept: dict[int, link.UsageRecord] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+        self.leases = Leases(lambda lease: channel.send(link.Return(lease)))
 
     async def reserve(self, request: Request) -> int | Refusal | RateRefusal:
         """The call's number once its worst case is set aside, or why it is not. Raises CorralError if the ledger
         cannot be asked.
         """
+        if lease := self.leases.draw(request.sandbox, request.amount):
+            return self._say(request, lease, drawn=True)
+        before = self.leases.given_back
+        answer = await self._ask(request, self.leases.wanted(request.sandbox))
+        if isinstance(answer, Refusal):
+            # What is set aside for calls that nobody makes yet must not refuse one.
+            self.leases.drop_all()
+            if self.leases.given_back > before:
+                return await self._ask(request, 0)
+        return answer
+
+    def _say(self, request: Request, lease: int, *, drawn: bool) -> int:
         self._number += 1
-        number = self._number
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
         self._channel.send(
             link.Reserve(
-                number,
-                request.sandbox,
-                request.amount,
-                request.secret,
-                request.provider,
-                request.model,
-                request.path,
+                self._number, request.sandbox, request.amount, request.secret, request.provider, request.model,
+                request.path, lease, drawn,
             )
-        )
+        )  # fmt: skip
+        return self._number
+
+    async def _ask(self, request: Request, lease: int) -> int | Refusal | RateRefusal:
+        number = self._say(request, lease, drawn=False)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 refusal = await answer

@@ -4,6 +4,7 @@ It is told what to do by calls of the engine (`handle`) and answers each once it
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from corral.gateway.dns import Resolver, TcpResolver, serve_udp
 from corral.gateway.forward import Forwarder
 from corral.gateway.front import Front
 from corral.gateway.git import GitService
+from corral.gateway.journal import Journal
 from corral.gateway.llm import ModelService
 from corral.gateway.pricing import PriceBook
 from corral.gateway.raising import Raising
@@ -114,6 +116,14 @@ class Service:
                 self._limits = replace(
                     self._limits, of_tenants={item.tenant: item.rules for item in request.tenants}
                 )
+            case link.SetJournal():
+                (fd,) = fds
+                try:
+                    self._reservations.leases.use(Journal(fd))
+                finally:
+                    os.close(fd)
+            case link.Recall():
+                self._reservations.leases.recall(request.sandbox)
             case link.Ping():
                 return
             case _:
@@ -211,6 +221,7 @@ class Service:
         if served is None:
             return
         served.box.close()
+        self._reservations.leases.drop(sandbox)
         await served.forwarder.close()
         await served.models.close()
         await served.git.close()

@@ -3,6 +3,7 @@
 Money is whole millionths of a US dollar.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -123,7 +124,8 @@ class Warned:
 class Reservation:
     """The worst case of a call that is about to be made.
 
-    `holder` names the gateway process that makes it, `number` the call within that process.
+    `holder` names the gateway process that makes it, `number` the call within that process. `lease` is the number of the
+    lease, 0 for none, that may be given for the next calls; a `drawn` one takes its amount from that and is not refused.
     """
 
     holder: str
@@ -136,6 +138,33 @@ class Reservation:
     provider: str
     model: str
     path: str
+    lease: int = 0
+    drawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What is set aside for a sandbox's next calls, before they are known, so that they need not wait for the ledger.
+
+    `holder` is the gateway process that draws on it, `number` the lease within that process; `amount` what is left, `drawn`
+    what calls took from it so far.
+    """
+
+    holder: str
+    number: int
+    tenant: TenantId
+    sandbox: SandboxId
+    amount: int
+    drawn: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A lease is given back: nothing is drawn on it any more."""
+
+    holder: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +178,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a reservation or a settlement: the refusal of the one, warnings after the other."""
+    """What became of an entry: the refusal of a reservation and how much was added to its lease, warnings after a settlement."""
 
     refusal: Refusal | RateRefusal | None = None
     warnings: tuple[Warned, ...] = ()
+    leased: int = 0
+
+
+LedgerEntry = Reservation | Settlement | Return
+"""What the ledger takes."""
+Drawn = Callable[[str], Mapping[int, int] | None]
+"""What a gateway process drew in all on each of its leases, by their numbers; None where that is not known."""

@@ -20,6 +20,8 @@ MAX_CAP = 10**15
 """A billion dollars."""
 LARGEST = 2**62
 """The most that an account without a cap holds: sums must stay exact in any database."""
+LEASED_CALLS = 8
+"""Calls like the last one that a lease covers."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = timedelta(days=1)
@@ -49,6 +51,22 @@ def decide(balances: Sequence[Balance], amount: int) -> Refusal | None:
                 balance.scope, balance.window, cap, balance.spent, balance.reserved, amount, balance.resets_at
             )
     return None
+
+
+def more_to_lease(balances: Sequence[Balance], amount: int, left: int) -> int:
+    """How much to add to a lease of which so much is left, after a call that may cost `amount`.
+
+    Nothing while half of it is left, nor where a cap would then leave less free than a whole lease: near a cap each call
+    asks by itself, so that a lease refuses nobody.
+    """
+    whole = LEASED_CALLS * amount
+    added = whole - left
+    if 2 * left > whole or any(
+        balance.cap is not None and balance.spent + balance.reserved + added + whole > balance.cap
+        for balance in balances
+    ):
+        return 0
+    return added
 
 
 def crossed(cap: int | None, before: int, after: int) -> int | None:

@@ -12,16 +12,30 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
-from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Scope, Settlement, Warned, Window
+from corral.model.budget import (
+    Balance,
+    Drawn,
+    Lease,
+    LedgerEntry,
+    Outcome,
+    Rate,
+    Rates,
+    Reservation,
+    Return,
+    Scope,
+    Settlement,
+    Warned,
+    Window,
+)
 from corral.model.ids import SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
-from corral.policy.budget import crossed, day_of, decide
-from corral.store import ledger, schema
+from corral.policy.budget import crossed, day_of, decide, more_to_lease
+from corral.store import leases, ledger, schema
 from corral.store.books import EVER, WHOLE_TENANT, Books, Key, padded, scope_of, window_of
 from corral.store.instances import own
+from corral.store.leases import Leases
 from corral.store.prepared import Prepared
 
-Entry = Reservation | Settlement
 _reservations, _budgets = schema.reservations, schema.budgets
 _OPEN = Prepared(select(_reservations).where(_reservations.c.id.in_(bindparam("ids", expanding=True))))
 _ALL_OPEN = (
@@ -36,35 +50,97 @@ _DROP_CAPS = delete(_budgets).where(_budgets.c.subject == bindparam("sandbox_id"
 class _Batch:
     """The entries of one transaction, applied in order."""
 
-    def __init__(self, books: Books, open_ones: dict[str, Reservation]) -> None:
+    def __init__(self, books: Books, open_ones: dict[str, Reservation], leased: Leases) -> None:
         self._books = books
         self._open = open_ones
+        self._leased = leased
         self.reserved: list[dict[str, Any]] = []
         self.released: list[dict[str, str]] = []
         self.usage: list[Usage] = []
 
-    def reserve(self, entry: Reservation) -> Outcome:
-        keys = _keys(entry)
-        subjects = (entry.sandbox, WHOLE_TENANT)
-        for subject in subjects:
+    def enter(self, entry: LedgerEntry) -> Outcome:
+        match entry:
+            case Reservation(drawn=True):
+                return self._draw(entry)
+            case Reservation():
+                return self._reserve(entry)
+            case Settlement():
+                return self._settle(entry)
+            case Return():
+                return self._return(entry)
+
+    def _reserve(self, entry: Reservation) -> Outcome:
+        for subject in (entry.sandbox, WHOLE_TENANT):
             if (too_fast := self._books.too_fast(entry.tenant, subject)) is not None:
                 return Outcome(too_fast)
-        accounts = [self._books.balance(key) for key in keys]
-        rolling = [item for subject in subjects for item in self._books.rolling(entry.tenant, subject)]
-        refusal = decide([*accounts, *rolling], entry.amount)
+        refusal = decide(self._balances(entry), entry.amount)
         if refusal is not None:
             return Outcome(refusal)
-        for subject in subjects:
+        self._begin(entry)
+        return Outcome(leased=self._lease_more(entry))
+
+    def _draw(self, entry: Reservation) -> Outcome:
+        """What is drawn was allowed when it was leased, and may be used up by now: it is never refused."""
+        lease = self._leased.found.get(leases.id_of(entry.holder, entry.lease))
+        if lease is None and not entry.tenant:
+            return Outcome()
+        if lease is not None:
+            # Whose money it is was written down when it was leased.
+            entry = replace(entry, tenant=lease.tenant, sandbox=lease.sandbox)
+            taken = min(entry.amount, lease.amount)
+            self._set_aside(lease, -taken)
+            self._leased.put(replace(lease, amount=lease.amount - taken, drawn=lease.drawn + entry.amount))
+        self._begin(entry)
+        return Outcome(leased=self._lease_more(entry))
+
+    def _begin(self, entry: Reservation) -> None:
+        for subject in (entry.sandbox, WHOLE_TENANT):
             self._books.begun(entry.tenant, subject)
-        for key in keys:
-            account = self._books.account(key)
-            account.reserved += entry.amount
-            account.changed = True
+        self._set_aside(entry, entry.amount)
         self.reserved.append(_row(entry))
         self._open[_id(entry)] = entry
+
+    def _lease_more(self, entry: Reservation) -> int:
+        """How much was added to the lease that a call wants for the next ones. Limits at a time count each call when it is
+        made, which leases would hide.
+        """
+        if not entry.lease or any(
+            self._books.limits(entry.tenant, subject) for subject in (entry.sandbox, WHOLE_TENANT)
+        ):
+            return 0
+        lease = self._leased.found.get(leases.id_of(entry.holder, entry.lease)) or Lease(
+            entry.holder, entry.lease, entry.tenant, entry.sandbox, 0, 0, entry.at
+        )
+        added = more_to_lease(self._balances(entry), entry.amount, lease.amount)
+        if added:
+            self._set_aside(lease, -lease.amount)
+            lease = replace(lease, amount=lease.amount + added, at=entry.at)
+            self._set_aside(lease, lease.amount)
+            self._leased.put(lease)
+        return added
+
+    def _return(self, entry: Return) -> Outcome:
+        lease = self._leased.found.pop(leases.id_of(entry.holder, entry.number), None)
+        if lease is not None:
+            self._set_aside(lease, -lease.amount)
         return Outcome()
 
-    def settle(self, entry: Settlement) -> Outcome:
+    def _balances(self, entry: Reservation) -> list[Balance]:
+        """All that count a call."""
+        rolling = [
+            item
+            for subject in (entry.sandbox, WHOLE_TENANT)
+            for item in self._books.rolling(entry.tenant, subject)
+        ]
+        return [*(self._books.balance(key) for key in _keys(entry)), *rolling]
+
+    def _set_aside(self, what: Reservation | Lease, amount: int) -> None:
+        for key in _keys(what):
+            account = self._books.account(key)
+            account.reserved += amount
+            account.changed = True
+
+    def _settle(self, entry: Settlement) -> Outcome:
         """Once only: what is no longer open was settled before (G-213, G-227)."""
         found = self._open.pop(_id(entry), None)
         if found is None:
@@ -118,23 +194,28 @@ def _tokens(usage: Usage) -> int:
 
 
 def apply(
-    db: Connection, entries: Sequence[Entry], default: int | None, now: datetime, rates: Rates | None = None
+    db: Connection,
+    entries: Sequence[LedgerEntry],
+    default: int | None,
+    now: datetime,
+    rates: Rates | None = None,
 ) -> list[Outcome]:
-    """Reserve and settle, in order; an outcome for each entry. `default` is the cap of a sandbox without one of its
-    own, `rates` its limits at a time.
+    """Reserve, settle and take leases back, in order; an outcome for each entry. `default` is the cap of a sandbox without
+    one of its own, `rates` its limits at a time.
     """
     ids = [_id(entry) for entry in entries if isinstance(entry, Settlement)]
     open_ones = {row["id"]: _reservation(row) for row in _OPEN.all(db, {"ids": padded(ids)})} if ids else {}
-    touched = [*open_ones.values(), *(entry for entry in entries if isinstance(entry, Reservation))]
+    leased = Leases(db, {id for entry in entries if (id := _lease_id(entry)) is not None})
+    wanted = (entry for entry in entries if isinstance(entry, Reservation))
+    touched: list[Reservation | Lease] = [*open_ones.values(), *leased.found.values(), *wanted]
     if not touched:
         return [Outcome() for _ in entries]
     subjects = {(item.tenant, item.sandbox) for item in touched}
     books = Books(db, subjects, {day_of(item.at) for item in touched}, default, now, rates)
-    batch = _Batch(books, open_ones)
-    outcomes = [
-        batch.reserve(entry) if isinstance(entry, Reservation) else batch.settle(entry) for entry in entries
-    ]
+    batch = _Batch(books, open_ones, leased)
+    outcomes = [batch.enter(entry) for entry in entries]
     books.save(db)
+    leased.save(db)
     if batch.reserved:
         mine = own(db)
         _RESERVE.each(db, [{**row, "instance": mine} for row in batch.reserved])
@@ -144,15 +225,35 @@ def apply(
     return outcomes
 
 
-def abandon(db: Connection, holder: str | None, default: int | None, now: datetime) -> list[Settlement]:
-    """Settle at its worst case whatever a gateway that is gone (None: any) had under way (G-215)."""
+def abandon(
+    db: Connection, holder: str | None, default: int | None, now: datetime, drawn: Drawn
+) -> list[Settlement]:
+    """Settle at its worst case whatever a gateway that is gone (None: any) had under way (G-215), and what it drew on its
+    leases without a word of it. The rest of those is free again.
+    """
     mine = {"own": own(db)}
     rows = (
         db.execute(_ALL_OPEN, mine) if holder is None else db.execute(_OPEN_OF, {**mine, "of_holder": holder})
     )
     settlements = [_at_worst(_reservation(dict(row))) for row in rows.mappings()]
-    apply(db, settlements, default, now)
+    ends: list[LedgerEntry] = list(settlements)
+    for lease in leases.open_leases(db, holder):
+        lost = _untold(lease, drawn(lease.holder))
+        if lost.amount:
+            settlements.append(_at_worst(lost))
+            ends += [lost, settlements[-1]]
+        ends.append(Return(lease.holder, lease.number))
+    apply(db, ends, default, now)
     return settlements
+
+
+def _untold(lease: Lease, drawn: Mapping[int, int] | None) -> Reservation:
+    """The calls that took more from a lease than the ledger knows of, as one; all of it where nobody can tell."""
+    told = lease.amount if drawn is None else drawn.get(lease.number, 0) - lease.drawn
+    return Reservation(
+        lease.holder, -lease.number, lease.tenant, lease.sandbox, min(max(told, 0), lease.amount), lease.at,
+        "unknown", "unknown", "unknown", "unknown", lease.number, drawn=True,
+    )  # fmt: skip
 
 
 def _at_worst(reservation: Reservation) -> Settlement:
@@ -176,10 +277,15 @@ def _at_worst(reservation: Reservation) -> Settlement:
 def balances(
     db: Connection, tenant: TenantId, sandbox: SandboxId | None, now: datetime, default: int | None
 ) -> list[Balance]:
-    """The accounts that count a sandbox's calls, or those of the tenant alone: ever, and today."""
+    """The accounts that count a sandbox's calls, or those of the tenant alone: ever, and today. What is leased is not shown
+    as reserved: no call is under way for it, and it is given back where it is in the way.
+    """
     today = day_of(now)
     subjects = [WHOLE_TENANT] if sandbox is None else [sandbox, WHOLE_TENANT]
     books = Books(db, [(tenant, subject) for subject in subjects], [today], default, now)
+    for lease in leases.of_tenant(db, tenant):
+        for key in _keys(lease):
+            books.account(key).reserved -= lease.amount
     return [
         found
         for subject in subjects
@@ -224,11 +330,22 @@ def drop_caps(db: Connection, sandbox: SandboxId) -> None:
     db.execute(_DROP_CAPS, {"sandbox_id": sandbox})
 
 
-def _id(entry: Entry) -> str:
+def _id(entry: Reservation | Settlement) -> str:
     return f"{entry.holder}:{entry.number}"
 
 
-def _keys(reservation: Reservation) -> list[Key]:
+def _lease_id(entry: LedgerEntry) -> str | None:
+    """The key of the lease that an entry touches."""
+    match entry:
+        case Return():
+            return leases.id_of(entry.holder, entry.number)
+        case Reservation() if entry.lease:
+            return leases.id_of(entry.holder, entry.lease)
+        case _:
+            return None
+
+
+def _keys(reservation: Reservation | Lease) -> list[Key]:
     """The accounts that count a call: its sandbox's and its tenant's, ever and on the day on which it was begun."""
     days = (EVER, day_of(reservation.at))
     subjects = (reservation.sandbox, WHOLE_TENANT)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0011"
+HEAD = "0012"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -224,6 +224,20 @@ reservations = Table(
     Column("model", Text, nullable=False),
     Column("path", Text, nullable=False),
 )
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("instance", String(16), nullable=False),
+    Column("holder", String(32), nullable=False, index=True),
+    Column("tenant", String(63), nullable=False, index=True),
+    Column("sandbox", String(16), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("drawn", BigInteger, nullable=False),
+    Column("at", UtcTime, nullable=False),
+)
+"""What is set aside for calls that are not known yet. It counts as reserved in the accounts of its day."""
 
 approvals = Table(
     "approvals",

@@ -11,7 +11,7 @@ from corral.engine.ports import ModelPrice, OpenedSecret, OpenedSecrets, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
-from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
+from corral.model.budget import Balance, Drawn, LedgerEntry, Outcome, Rate, Rates, Settlement, Window
 from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
@@ -223,19 +223,23 @@ class SqlStore:
         return self._keys.webhook_key()
 
     async def apply_ledger(
-        self, entries: Sequence[Reservation | Settlement], default: int | None, rates: Rates | None = None
+        self, entries: Sequence[LedgerEntry], default: int | None, rates: Rates | None = None
     ) -> list[Outcome]:
-        """Reserve and settle in one transaction, in order. `default` is the cap of a sandbox that has none of its own,
-        `rates` its limits at a time.
+        """Reserve, settle and take leases back in one transaction, in order. `default` is the cap of a sandbox that has
+        none of its own, `rates` its limits at a time.
 
         It is not flushed to the disk at once, which would cost each call a millisecond: the audit records of calls do
         that. So a power cut can take what the last moments before it spent, and nothing else can take anything.
         """
         return await self._database.run(budgets.apply, entries, default, self._now(), rates)
 
-    async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
-        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
-        return await self._database.run(budgets.abandon, holder, default, self._now())
+    async def abandon_reservations(
+        self, holder: str | None, default: int | None, drawn: Drawn = lambda _: None
+    ) -> list[Settlement]:
+        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled. `drawn` tells
+        what a process drew on its leases.
+        """
+        return await self._database.run(budgets.abandon, holder, default, self._now(), drawn)
 
     async def balances(
         self, tenant: TenantId, sandbox: SandboxId | None, default: int | None

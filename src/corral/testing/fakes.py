@@ -315,6 +315,9 @@ class FakeGateway:
         if found is not None:
             self.attached[grant.sandbox] = replace(found, grant=grant)
 
+    async def recall(self, sandbox: SandboxId | None) -> None:
+        """Nothing is leased."""
+
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all."""
         self.secrets = list(secrets)

@@ -23,6 +23,7 @@ from corral.wire.link import Message
 Part = Callable[[Any], Any]
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
+_UNIONS = (UnionType, typing.Union)
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -87,7 +88,7 @@ def _parts(cls: type) -> tuple[tuple[str, Part | None], ...]:
 def _part(hint: Any) -> Part | None:
     """What makes a value of a type plain."""
     hint = getattr(hint, "__supertype__", hint)
-    if isinstance(hint, UnionType):
+    if typing.get_origin(hint) in _UNIONS:
         given = _part(typing.get_args(hint)[0])
         return None if given is None else lambda value: None if value is None else given(value)
     if typing.get_origin(hint) is tuple:
@@ -123,7 +124,7 @@ def _builders(cls: type) -> dict[str, Part]:
 def _builder(hint: Any) -> Part:
     """A function from the plain form of a type to its value."""
     hint = getattr(hint, "__supertype__", hint)
-    if isinstance(hint, UnionType):
+    if typing.get_origin(hint) in _UNIONS:
         given = _builder(typing.get_args(hint)[0])
         return lambda value: None if value is None else given(value)
     if typing.get_origin(hint) is tuple:

@@ -1,11 +1,16 @@
 """What the engine and its gateway say to each other. `frames` has the form in which it travels.
 
 The link is one stream socket. Listening sockets travel beside an `Attach` (SCM_RIGHTS), in the order of its `listeners`. The engine
-numbers its calls and the gateway answers each with `Done` or `Failed`. The gateway numbers model calls: it asks with
-`Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine acknowledges once it is in the ledger,
-or with `Release` if it was never made. It numbers questions to a person too: `Ask`, which the engine meets with `Asked`
-once it is recorded and with `Answered` at its end; `Withdraw` when nobody waits for the answer any more. And it numbers
-pushes: `OpenSpool` for a file that holds one, `Inspect` to have it read, `CloseSpool` at its end.
+numbers its calls and the gateway answers each with `Done` or `Failed`.
+
+The gateway numbers model calls: it asks with `Reserve` before it makes one, and ends it with a `UsageRecord`, which the engine
+acknowledges once it is in the ledger, or with `Release` if it was never made. What a `Leased` adds to a sandbox's lease covers
+further calls: they begin with a `Reserve` that says `drawn`, which nothing answers, until the gateway says `Return`, by itself or
+after a `Recall`.
+
+It numbers questions to a person too: `Ask`, which the engine meets with `Asked` once it is recorded and with `Answered` at its
+end; `Withdraw` when nobody waits for the answer any more. And it numbers pushes: `OpenSpool` for a file that holds one, `Inspect`
+to have it read, `CloseSpool` at its end.
 """
 
 from dataclasses import dataclass
@@ -216,8 +221,27 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """Give back what is leased to a sandbox, or (None) to all."""
+
+    seq: int
+    sandbox: SandboxId | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetJournal:
+    """The file whose descriptor comes with this is the journal of what is drawn on leases. Without one there are none."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
-    """May a call be made that costs at most `amount`? Answered by `Reserved`, `Refused` or `Unreserved`."""
+    """May a call be made that costs at most `amount`? Answered by `Reserved`, `Refused` or `Unreserved`.
+
+    `lease` is the number of the lease that may be given for the next ones, 0 for none. A `drawn` one is covered by it, and
+    not answered.
+    """
 
     number: int
     sandbox: SandboxId
@@ -226,6 +250,23 @@ class Reserve:
     provider: str
     model: str
     path: str
+    lease: int = 0
+    drawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """So much more may be drawn on a lease."""
+
+    lease: int
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Nothing will be drawn on a lease any more."""
+
+    lease: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +467,8 @@ Order = (
     | SetConfig
     | SetModels
     | SetAuthority
+    | SetJournal
+    | Recall
     | Ping
 )
 """The engine's calls that are answered by `Done` or `Failed`."""
@@ -442,6 +485,8 @@ Message = (
     | Limited
     | Unreserved
     | Release
+    | Leased
+    | Return
     | UsageRecord
     | Ask
     | Asked

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,9 @@ from aiohttp import web
 from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ListenerKind, OpenedSecret
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
+from corral.gateway.journal import Journals
 from corral.gateway.questions import OnAsk, refuse_all
-from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
+from corral.model.budget import LedgerEntry, Outcome, Refusal, Reservation, Return, Settlement
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
@@ -126,13 +127,13 @@ class TestLedger:
         self.refusal: Refusal | None = None
         self.failure: CorralError | None = None
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
+    async def apply(self, entries: Sequence[LedgerEntry]) -> list[Outcome]:
         """As the engine's."""
         if any(isinstance(entry, Settlement) for entry in entries):
             await self.taking.wait()
         if self.failure is not None:
             raise self.failure
-        return [self._enter(entry) for entry in entries]
+        return [Outcome(None if isinstance(entry, Return) else self._enter(entry)) for entry in entries]
 
     def _enter(self, entry: Reservation | Settlement) -> Refusal | None:
         key = (entry.holder, entry.number)
@@ -149,7 +150,7 @@ class TestLedger:
             self.usage.put_nowait(entry.usage)
         return None
 
-    async def abandon(self, holder: str) -> None:
+    async def abandon(self, holder: str, drawn: Mapping[int, int] | None) -> None:
         """As the engine's, without a charge."""
         self.open = {key: value for key, value in self.open.items() if key[0] != holder}
 
@@ -274,6 +275,7 @@ async def gateway(
     ledger: Ledger | None = None,
     on_ask: OnAsk = refuse_all,
     inspector: Inspector | None = None,
+    journals: Journals | None = None,
 ) -> AsyncIterator[Bed]:
     """A gateway process, an upstream and a client session; `ledger` takes the place of one that takes everything.
 
@@ -291,7 +293,11 @@ async def gateway(
         Upstream().running() as upstream,
         aiohttp.ClientSession(auto_decompress=False) as http,
         GatewayClient(
-            ledger=ledger or own, on_audit=on_audit, on_ask=on_ask, inspector=lambda: inspector
+            ledger=ledger or own,
+            on_audit=on_audit,
+            on_ask=on_ask,
+            inspector=lambda: inspector,
+            journals=journals,
         ) as client,
     ):
         command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from corral.engine.events import Events
 from corral.engine.ports import ModelPrice
 from corral.engine.registry import Registry
 from corral.errors import DiskFull
-from corral.model.budget import Balance, Rate, Refusal, Scope, Window
+from corral.gateway.journal import Journals
+from corral.model.budget import Balance, LedgerEntry, Outcome, Rate, Refusal, Scope, Window
 from corral.model.ids import TenantId
 from corral.model.usage import UsageTotal
 from corral.store.store import SqlStore
@@ -73,11 +74,11 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 @pytest.fixture
 async def capped(
-    ledger: Ledger, make_gateway: Callable[..., contextlib.AbstractAsyncContextManager["Bed"]]
+    ledger: Ledger, make_gateway: Callable[..., contextlib.AbstractAsyncContextManager["Bed"]], tmp_path: Path
 ) -> AsyncIterator["Bed"]:
     """A gateway whose calls are reserved and settled by the engine's own use case."""
     budgets = Budgets(ledger.store, Registry(ledger.store, Events(), SystemClock()), lambda: ledger.cap)
-    async with make_gateway(ledger=budgets) as found:
+    async with make_gateway(ledger=budgets, journals=Journals(tmp_path / "leases")) as found:
         await found.client.set_config(model_calls=512)
         yield found
 
@@ -445,3 +446,59 @@ async def test_too_many_calls_in_a_minute_are_refused_for_a_while(capped: "Bed",
     assert (await post(capped, other)).status == 200
     assert len(capped.upstream.seen) == 3
     assert (await ledger.settled(box)).spent == 2 * COST
+
+
+class Slow(Budgets):
+    """A ledger that takes nothing for a while."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.taking = asyncio.Event()
+        self.taking.set()
+
+    async def apply(self, entries: Sequence[LedgerEntry]) -> list[Outcome]:
+        await self.taking.wait()
+        return await super().apply(entries)
+
+
+async def test_calls_that_a_lease_covers_do_not_wait_for_the_ledger(
+    ledger: Ledger, make_gateway: Callable[..., contextlib.AbstractAsyncContextManager["Bed"]], tmp_path: Path
+) -> None:
+    """They are in it afterwards. Where what is leased is taken back, or its gateway is gone, each call asks again."""
+    budgets = Slow(ledger.store, Registry(ledger.store, Events(), SystemClock()), lambda: ledger.cap)
+    async with make_gateway(ledger=budgets, journals=Journals(tmp_path / "leases")) as bed:
+        box, gate = await bed.attach(), Gate(bed)
+        gate.open.set()
+        assert (await post(bed, box)).status == 200
+        await ledger.settled(box)
+        budgets.taking.clear()
+        assert [(await post(bed, box)).status for _ in range(8)] == [200] * 8
+        assert (await ledger.account(box)).spent == COST
+        asked = asyncio.get_running_loop().create_task(post(bed, box))
+        budgets.taking.set()
+        assert (await asked).status == 200
+        while (await ledger.account(box)).spent < 10 * COST:
+            await bed.client.ping()
+        assert await ledger.settled(box) == await ledger.account(box)
+        ledger.cap = 10 * COST
+        await bed.client.recall(box.id)
+        assert (await post(bed, box)).status == 402
+        assert [total.calls for total in await ledger.totals(box)] == [10]
+
+
+async def test_what_is_leased_refuses_no_other_call(capped: "Bed", ledger: Ledger) -> None:
+    """G-211: what is set aside for calls that nobody makes is given back before one is refused, to the last that fits."""
+    boxes, gate = [await capped.attach(number) for number in range(1, 4)], Gate(capped)
+    gate.open.set()
+    await ledger.store.set_cap(TENANT, None, Window.TOTAL, 60 * WORST)
+    for box in boxes[:2]:
+        assert (await post(capped, box)).status == 200
+        await ledger.settled(box)
+    gate.open.clear()
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(post(capped, boxes[2])) for _ in range(70)]
+        await ledger.reserved(boxes[2], 58)
+        gate.open.set()
+    assert [call.result().status for call in calls].count(200) >= 58
+    account = (await ledger.store.balances(TENANT, None, None))[0]
+    assert account.spent + account.reserved <= 60 * WORST

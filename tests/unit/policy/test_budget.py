@@ -11,6 +11,7 @@ from corral.errors import InvalidInput
 from corral.model.budget import Balance, Refusal, Scope, Window
 from corral.policy.budget import (
     LARGEST,
+    LEASED_CALLS,
     WARN_AT,
     checked_cap,
     crossed,
@@ -19,6 +20,7 @@ from corral.policy.budget import (
     dollars,
     end_of,
     explain,
+    more_to_lease,
     parse_dollars,
     reached,
 )
@@ -151,3 +153,19 @@ def test_caps_out_of_range_are_refused() -> None:
 )
 def test_dollars_are_shown(micro: int, text: str) -> None:
     assert dollars(micro) == text
+
+
+def test_a_lease_is_for_so_many_calls_and_filled_once_half_of_it_is_left() -> None:
+    free = replace(SANDBOX, cap=None)
+    assert more_to_lease([free], 10, 0) == LEASED_CALLS * 10
+    assert more_to_lease([free], 10, LEASED_CALLS * 5) == LEASED_CALLS * 5
+    assert more_to_lease([free], 10, LEASED_CALLS * 5 + 1) == 0
+    assert more_to_lease([free], 0, 0) == 0
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 1000), st.integers(0, 10**4))
+def test_a_lease_leaves_as_much_free_as_it_holds(cap: int, used: int, amount: int, left: int) -> None:
+    """G-211: near a cap nothing is leased, so calls are refused where they would be without leases."""
+    balance = Balance(Scope.TENANT, Window.DAY, cap, used // 2, used - used // 2)
+    added = more_to_lease([replace(SANDBOX, cap=None), balance], amount, left)
+    assert added == 0 or (added > 0 and used + added + LEASED_CALLS * amount <= cap)

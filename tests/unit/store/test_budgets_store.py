@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -11,7 +12,19 @@ import pytest
 from tests.schemas import go_back
 from tests.unit.store import where
 
-from corral.model.budget import Balance, Outcome, RateRefusal, Refusal, Reservation, Scope, Settlement, Window
+from corral.model.budget import (
+    Balance,
+    Drawn,
+    Outcome,
+    Rate,
+    RateRefusal,
+    Refusal,
+    Reservation,
+    Return,
+    Scope,
+    Settlement,
+    Window,
+)
 from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
 from corral.model.usage import Tokens, Usage
 from corral.store.store import SqlStore
@@ -239,3 +252,91 @@ async def test_what_was_spent_before_there_were_budgets_counts(tmp_path: Path) -
     again = await open_store(tmp_path)
     assert await accounts(again) == before == [(50, 0), (30, 0), (50, 0), (30, 0)]
     await again.close()
+
+
+def drawn_of(totals: dict[int, int]) -> Drawn:
+    return lambda _holder: totals
+
+
+async def leased(store: SqlStore, entry: Reservation, default: int | None = None) -> int:
+    (outcome,) = await store.apply_ledger([entry], default)
+    assert outcome.refusal is None
+    return outcome.leased
+
+
+async def room(store: SqlStore, cap: int) -> int:
+    """The most that one more call could cost under a cap, which shows what is set aside and not shown as reserved."""
+    await store.set_cap(DEFAULT_TENANT, None, Window.TOTAL, cap)
+    refusal = await reserve(store, wanted(cap + 1, sandbox=OTHER_BOX))
+    assert refusal is not None
+    return cap - refusal.spent - refusal.reserved
+
+
+async def test_a_lease_is_set_aside_for_the_next_calls_and_drawn_by_them(store: SqlStore) -> None:
+    """G-211: what is leased counts against caps, and no call that draws on it needs more."""
+    first = replace(wanted(100), lease=1)
+    assert await leased(store, first) == 800
+    assert await accounts(store) == [(0, 100)] * 4  # people see what is under way
+    assert await room(store, 10_000) == 10_000 - 900
+    second = replace(wanted(100), lease=1, drawn=True)
+    assert await leased(store, second) == 0  # more than half is left
+    assert await accounts(store) == [(0, 200)] * 4
+    assert await room(store, 10_000) == 10_000 - 900
+    third = replace(wanted(300), lease=1, drawn=True)
+    assert await leased(store, third) == 2400 - 400
+    await store.apply_ledger([done(first, 10), done(second, 20), done(third, None), Return("g1", 1)], None)
+    assert await accounts(store) == [(30, 0)] * 4
+    assert await room(store, 10_000) == 10_000 - 30
+    await store.apply_ledger([Return("g1", 1), Return("g1", 7)], None)
+    assert await room(store, 10_000) == 10_000 - 30
+
+
+async def test_what_is_drawn_is_the_leases_whoever_it_is_said_to_be(store: SqlStore) -> None:
+    await leased(store, replace(wanted(100), lease=1))
+    lie = replace(wanted(50, sandbox=OTHER_BOX), tenant=OTHER, lease=1, drawn=True)
+    await store.apply_ledger([lie], None)
+    assert await accounts(store) == [(0, 150)] * 4
+    unknown = replace(wanted(50), tenant=TenantId(""), lease=9, drawn=True)
+    assert await store.apply_ledger([unknown, done(unknown, 50)], None) == [Outcome(), Outcome()]
+    assert await accounts(store) == [(0, 150)] * 4
+
+
+async def test_nothing_is_leased_near_a_cap_nor_under_a_rate(store: SqlStore) -> None:
+    """Each call asks then, and is refused exactly where the cap is."""
+    assert await leased(store, replace(wanted(100), lease=1), default=1699) == 0
+    assert await leased(store, replace(wanted(100, sandbox=OTHER_BOX), lease=2), default=1700) == 800
+    await store.set_cap(DEFAULT_TENANT, None, Rate.REQUESTS, 1000)
+    assert await leased(store, replace(wanted(10, holder="g2"), lease=1)) == 0
+
+
+async def test_a_lease_moves_to_the_day_of_the_call_that_it_grows_by(store: SqlStore) -> None:
+    await leased(store, replace(wanted(100), lease=1))
+    tomorrow = NOW + timedelta(days=1)
+    assert await leased(store, replace(wanted(800, at=tomorrow), lease=1, drawn=True)) == 6400
+    await store.apply_ledger([Return("g1", 1)], None)
+    Clock.now = tomorrow
+    assert await accounts(store) == [(0, 900), (0, 800), (0, 900), (0, 800)]
+
+
+@pytest.mark.parametrize(
+    ("totals", "lost"),
+    [({1: 0}, 0), ({}, 0), ({1: 250}, 250), ({1: 10_000}, 800), (None, 800)],
+    ids=["nothing", "unknown to its process", "some", "a lie", "no journal"],
+)
+async def test_what_a_lost_gateway_drew_without_a_word_is_charged(
+    store: SqlStore, totals: dict[int, int] | None, lost: int
+) -> None:
+    """G-215: and the rest of its leases is free again."""
+    await leased(store, replace(wanted(100), lease=1))
+    settled = await store.abandon_reservations("g1", None, lambda _holder: totals)
+    assert sum(item.usage.cost for item in settled if item.usage) == 100 + lost
+    assert await accounts(store) == [(100 + lost, 0)] * 4
+    assert await room(store, 10_000) == 10_000 - 100 - lost
+
+
+async def test_what_was_told_of_a_lease_is_not_charged_twice(store: SqlStore) -> None:
+    """The journal's sums are of all draws, those in the ledger included."""
+    first, second = replace(wanted(100), lease=1), replace(wanted(100), lease=1, drawn=True)
+    await store.apply_ledger([first, second, done(first, 7), done(second, 8)], None)
+    await store.abandon_reservations(None, None, drawn_of({1: 100}))
+    assert await accounts(store) == [(15, 0)] * 4

@@ -1,13 +1,13 @@
 """The gateway, and what it asks of the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from corral.engine.ports.driver import Listener
 from corral.errors import CorralError
 from corral.model.binding import Binding
-from corral.model.budget import RateRefusal, Refusal, Reservation, Settlement
+from corral.model.budget import LedgerEntry, Outcome
 from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant, TenantModels
@@ -79,11 +79,12 @@ class SecretSource(Protocol):
 class Ledger(Protocol):
     """Where the gateway's calls are reserved and settled."""
 
-    async def apply(self, entries: Sequence[Reservation | Settlement]) -> list[Refusal | RateRefusal | None]:
-        """All of them at once, in order; None for what was done. Raises CorralError if nothing was."""
+    async def apply(self, entries: Sequence[LedgerEntry]) -> list[Outcome]:
+        """All of them at once, in order. Raises CorralError if nothing was done."""
 
-    async def abandon(self, holder: str) -> None:
-        """A gateway process is gone, and all that it said was passed on: settle what it had under way."""
+    async def abandon(self, holder: str, drawn: Mapping[int, int] | None) -> None:
+        """A gateway process is gone, and all that it said was passed on: settle what it had under way. `drawn` is what it
+        drew in all on its leases, None where that is not known."""
 
 
 class Inspector(Protocol):
@@ -123,6 +124,9 @@ class Gateway(Protocol):
 
     async def regrant(self, grant: Grant) -> None:
         """Replace a sandbox's grant; what it no longer covers is cut within a second. Idempotent."""
+
+    async def recall(self, sandbox: SandboxId | None) -> None:
+        """Take back what is leased to a sandbox, or (None) to all: on return, each of their calls asks the ledger."""
 
     async def set_secrets(self, secrets: Sequence[OpenedSecret]) -> None:
         """Replace all secrets that the gateway holds; calls that use one which is gone are cut."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from corral.engine.ports.gateway import ModelPrice, OpenedSecret, OpenedSecrets
 from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
-from corral.model.budget import Balance, Outcome, Rate, Rates, Reservation, Settlement, Window
+from corral.model.budget import Balance, Drawn, LedgerEntry, Outcome, Rate, Rates, Settlement, Window
 from corral.model.grants import Grant, ModelRules, TenantModels
 from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.pool import Pool
@@ -125,14 +125,17 @@ class Store(Protocol):
         """The key that signs what is told to a webhook: keyed by the installation's key, the same at each call."""
 
     async def apply_ledger(
-        self, entries: Sequence[Reservation | Settlement], default: int | None, rates: Rates | None = None
+        self, entries: Sequence[LedgerEntry], default: int | None, rates: Rates | None = None
     ) -> list[Outcome]:
-        """Reserve and settle in one transaction, in order: each reservation against all before it, each settlement at
-        most once, with its usage. On return it survives the end of this process, however it ends. `default` is the cap
-        of a sandbox that has none of its own, `rates` its limits at a time."""
+        """Reserve, settle and take leases back in one transaction, in order: each reservation against all before it, each
+        settlement at most once, with its usage. On return it survives the end of this process, however it ends. `default` is
+        the cap of a sandbox that has none of its own, `rates` its limits at a time."""
 
-    async def abandon_reservations(self, holder: str | None, default: int | None) -> list[Settlement]:
-        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled."""
+    async def abandon_reservations(
+        self, holder: str | None, default: int | None, drawn: Drawn = lambda _: None
+    ) -> list[Settlement]:
+        """Settle at its worst case whatever a gateway process (None: any) has under way; what was settled. `drawn` tells
+        what a process drew on its leases."""
 
     async def balances(
         self, tenant: TenantId, sandbox: SandboxId | None, default: int | None
