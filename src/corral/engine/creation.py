@@ -69,10 +69,11 @@ class Creation:
         await self._check_money(tenant, request)
         spec, template = await self._plan(tenant, request)
         self._hooks.on_demand(spec)
-        while (spare := self._registry.spare_like(spec)) is not None:
-            if (claimed := await self._claim(spare, spec, template, request)) is not None:
-                return claimed
-        return await self._make(spec, template, request)
+        with self._registry.promised(tenant, spec.name):
+            while (spare := self._registry.spare_like(spec)) is not None:
+                if (claimed := await self._claim(spare, spec, template, request)) is not None:
+                    return claimed
+            return await self._make(spec, template, request)
 
     async def make_spare(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
         """A sandbox that waits for a create to take it over. Raises what `create` raises."""

@@ -4,14 +4,14 @@ The daemon is the only writer of its store, so memory and store agree; the store
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
 from corral.engine.events import Events
 from corral.engine.ports import Clock, Store
-from corral.errors import NotFound
+from corral.errors import Conflict, NotFound
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
@@ -36,6 +36,7 @@ class Registry:
         self._clock = clock
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._names: dict[tuple[TenantId, str], SandboxId] = {}
+        self._promised: set[tuple[TenantId, str]] = set()
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._spares: dict[SandboxId, Sandbox] = {}
 
@@ -93,8 +94,23 @@ class Registry:
         return self._sandboxes.get(sandbox)
 
     def taken(self, tenant: TenantId, name: str) -> bool:
-        """Whether a sandbox of the tenant has that name."""
-        return (tenant, name) in self._names
+        """Whether a sandbox of the tenant has that name, or will have it."""
+        return (tenant, name) in self._names or (tenant, name) in self._promised
+
+    @contextmanager
+    def promised(self, tenant: TenantId, name: str) -> Iterator[None]:
+        """Keep a name for a sandbox that is about to be made. Raises Conflict if it is taken."""
+        if self.taken(tenant, name):
+            holder = self._names.get((tenant, name), "that is being made")
+            raise Conflict(
+                f"the name {name!r} is taken by sandbox {holder}",
+                f"choose another, or remove it: corral rm {name}",
+            )
+        self._promised.add((tenant, name))
+        try:
+            yield
+        finally:
+            self._promised.discard((tenant, name))
 
     async def add(self, sandbox: Sandbox, grant: Grant) -> None:
         """Record a new sandbox. Raises Conflict if its name is taken."""

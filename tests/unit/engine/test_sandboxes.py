@@ -1,6 +1,7 @@
 """Lives of sandboxes over fakes: what a failure or a crash leaves, and what recovery makes of it."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -211,6 +212,23 @@ async def test_what_the_table_excludes_changes_nothing(world: World, act: str) -
         await getattr(engine, act)(DEFAULT_TENANT, "one")
     assert engine.get(DEFAULT_TENANT, "one") == before
     assert len(world.driver.calls) == calls
+
+
+async def test_creates_at_once_without_a_name_never_choose_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(
+        "corral.engine.creation.generate_slug",
+        lambda words: "otter" if words == 2 else f"lynx-{next(numbers)}",
+    )
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await world.checkpoints.make(DEFAULT_TENANT, "one", "mine")
+    wanted = CreateRequest(template="mine")
+    async with asyncio.TaskGroup() as group:
+        creates = [group.create_task(engine.create(DEFAULT_TENANT, wanted)) for _ in range(4)]
+    assert {create.result().spec.name for create in creates} == {"otter", "lynx-0", "lynx-1", "lynx-2"}
 
 
 async def test_a_taken_name_is_refused_and_the_holder_is_unharmed(world: World) -> None:
