@@ -92,9 +92,9 @@ class AgentService:
         """The variables of every process of a sandbox. The token among them is worth nothing outside of it."""
         spec = sandbox.spec
         env = {**trust_environment(), **spec.env}
-        grant = await self._store.grant_of(sandbox.id)
-        named = await self._existing(spec.tenant, grant.secrets) if grant.secrets else []
-        if not named and not spec.repos:
+        grant = await self._store.grant_of(sandbox.id) if spec.secrets or spec.repos else None
+        named = await self._existing(spec.tenant, grant.secrets) if grant and grant.secrets else []
+        if grant is None or not (named or spec.repos):
             return {"GIT_TERMINAL_PROMPT": "0", **env}
         token = await self._store.derive_token(grant.id)
         env = {**git_environment(spec.repos, spec.egress, token), **env}

@@ -141,7 +141,7 @@ class OciDriver:
         await asyncio.to_thread(self._begin, spec, record)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._prepare_network(spec.id, runtime))
+                group.create_task(self._networks.create(spec.id, sysfs=not runtime.traits.own_kernel))
                 group.create_task(self._prepare_root(spec, record))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
@@ -160,11 +160,6 @@ class OciDriver:
             (etc / name).write_text(contents[name])
             (etc / name).chmod(0o644)
 
-    async def _prepare_network(self, sandbox: SandboxId, runtime: Runtime) -> None:
-        await self._networks.create(sandbox)
-        if not runtime.traits.own_kernel:
-            await self._networks.sysfs(sandbox)
-
     async def _prepare_root(self, spec: SandboxSpec, record: Record) -> None:
         await asyncio.to_thread(
             self._store.create_sandbox, spec.id, spec.limits.disk, record.uid_base, record.layers
@@ -175,11 +170,15 @@ class OciDriver:
         """Idempotent."""
         place = self._place(sandbox)
         if not mounts.is_mounted(place.root):
-            layers = [self._store.layer_path(layer) for layer in record.layers]
-            if await asyncio.to_thread(self._takes_trusted, record.layers):
-                bundle = await asyncio.to_thread(self._ca_bundle.read_bytes)
-                layers.append(await asyncio.to_thread(trusted_layer, self._store.trusted, bundle))
+            layers = await asyncio.to_thread(self._trees, record.layers)
             await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
+
+    def _trees(self, layers: tuple[LayerDigest, ...]) -> list[Path]:
+        """What a root is made of, lowest first."""
+        trees = [self._store.layer_path(layer) for layer in layers]
+        if self._takes_trusted(layers):
+            trees.append(trusted_layer(self._store.trusted, self._ca_bundle.read_bytes()))
+        return trees
 
     def _layers_take_trusted(self, layers: tuple[LayerDigest, ...]) -> bool:
         return fits([self._store.layer_path(layer) for layer in layers])
@@ -194,15 +193,9 @@ class OciDriver:
         """As Driver says."""
         runtime = self._runtime(spec.runtime)
         place = self._place(spec.id)
-        sysfs = None if runtime.traits.own_kernel else await self._networks.sysfs(spec.id)
-        if saved is not None:
-            await asyncio.to_thread(oci_memory.check_readable, runtime, self._images, saved.image)
-            await asyncio.to_thread(self._images.unpack, saved.image, spec.id, place.path / RECORDS)
-        await asyncio.to_thread(self._write_bundle, spec, template, runtime, sysfs)
-        if saved is None:  # else the guest has files there open
-            await asyncio.to_thread(clear_spool, self._spool(spec.id), place.path)
-            if runtime.traits.own_kernel:
-                await self._keep_tmp(spec)
+        await asyncio.to_thread(self._lay_out, spec, template, runtime, saved)
+        if saved is None and runtime.traits.own_kernel:
+            await self._keep_tmp(spec)
         try:
             async with self._opened_image(saved) as image:
                 with _fifos(place.path) as (stdin, stdout), starting(place) as hold:
@@ -236,15 +229,23 @@ class OciDriver:
         async with in_thread(self._images.opened(saved.image, saved.token.reveal().encode())) as path:
             yield path
 
-    def _write_bundle(
-        self, spec: SandboxSpec, template: Template, runtime: Runtime, sysfs: Path | None
-    ) -> None:
+    def _lay_out(self, spec: SandboxSpec, template: Template, runtime: Runtime, saved: Saved | None) -> None:
+        """The files that a start needs."""
+        place = self._place(spec.id)
+        if saved is not None:
+            oci_memory.check_readable(runtime, self._images, saved.image)
+            self._images.unpack(saved.image, spec.id, place.path / RECORDS)
+        self._write_bundle(spec, template, runtime)
+        if saved is None:  # else the guest has files there open
+            clear_spool(self._spool(spec.id), place.path)
+
+    def _write_bundle(self, spec: SandboxSpec, template: Template, runtime: Runtime) -> None:
         place = self._place(spec.id)
         make_fifos(place.path)
         paths = BundlePaths(
             root=place.root,
             netns=self._networks.sandbox_netns(spec.id),
-            sysfs=sysfs,
+            sysfs=None if runtime.traits.own_kernel else self._networks.sysfs(spec.id),
             init=find_program("corral-init"),
             ask=self._ask,
             spool=self._spool(spec.id),

@@ -55,9 +55,15 @@ class Networks:
         self._spares: queue.SimpleQueue[Pair] = queue.SimpleQueue()
         self._wanted_spares = spares
 
-    async def create(self, sandbox: SandboxId) -> None:
-        """Make the network, or complete a half made one. Idempotent; for a sandbox that does not run."""
-        await self._run(lambda: self._create(sandbox))
+    async def create(self, sandbox: SandboxId, *, sysfs: bool = False) -> None:
+        """Make the network, or complete a half made one; with its `sysfs`. Idempotent; for a sandbox that does not run."""
+
+        def make() -> None:
+            self._create(sandbox)
+            if sysfs:
+                self._mount_sysfs(sandbox)
+
+        await self._run(make)
         if self._spares.qsize() < self._wanted_spares:
             self._workers.submit(self._refill)
 
@@ -108,13 +114,13 @@ class Networks:
         """The file by which a runtime joins the sandbox's side."""
         return self._base / sandbox / _SANDBOX_PIN
 
-    async def sysfs(self, sandbox: SandboxId) -> Path:
-        """A mounted sysfs of the sandbox's side, to be bound read-only into it. Idempotent.
+    def sysfs(self, sandbox: SandboxId) -> Path:
+        """Where `create` mounts a sysfs of the sandbox's side, to be bound read-only into it.
 
         Inside a user namespace, sysfs cannot be mounted for a network namespace that the host made, and the
         host's own would show the host's devices.
         """
-        return await self._run(lambda: self._mount_sysfs(sandbox))
+        return self._base / sandbox / _SYSFS
 
     async def remove(self, sandbox: SandboxId) -> None:
         """Let go of the network. Idempotent; what still runs in it keeps it until its end, unreachable."""
@@ -178,10 +184,10 @@ class Networks:
         with _opened(pin) as fd:
             return work(fd)
 
-    def _mount_sysfs(self, sandbox: SandboxId) -> Path:
-        target = self._base / sandbox / _SYSFS
+    def _mount_sysfs(self, sandbox: SandboxId) -> None:
+        target = self.sysfs(sandbox)
         if mounts.is_mounted(target):
-            return target
+            return
         target.mkdir(0o711, exist_ok=True)
         with _opened(self.sandbox_netns(sandbox)) as fd:
             mount = namespaces.run_in_netns(fd, _detached_sysfs)
@@ -189,11 +195,10 @@ class Networks:
             mounts.attach(mount, target)
         finally:
             os.close(mount)
-        return target
 
     def _remove(self, sandbox: SandboxId) -> None:
         place = self._base / sandbox
-        sysfs = place / _SYSFS
+        sysfs = self.sysfs(sandbox)
         mounts.unmount(sysfs)
         with contextlib.suppress(FileNotFoundError):
             sysfs.rmdir()
