@@ -13,7 +13,6 @@ exists.
 
 import contextlib
 import errno
-import fcntl
 import os
 import struct
 import uuid
@@ -94,22 +93,16 @@ def _name(path: Path) -> bytes:
     return name
 
 
-def _ioctl(fd: int, request: int, arguments: bytes = b"") -> bytearray:
-    buffer = bytearray(arguments)
-    fcntl.ioctl(fd, request, buffer if buffer else 0)
-    return buffer
-
-
 def filesystem_id(path: Path) -> uuid.UUID | None:
     """The id of the btrfs on which the directory `path` is; None on another file system."""
     with _directory(path) as fd:
         try:
-            info = _ioctl(fd, _FS_INFO, bytes(1024))
+            info = syscalls.ioctl(fd, _FS_INFO, bytes(1024))
         except OSError as error:
             if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
                 return None
             raise
-    return uuid.UUID(bytes=bytes(info[16:32]))
+    return uuid.UUID(bytes=info[16:32])
 
 
 async def format_file(file: Path, label: str) -> None:
@@ -127,11 +120,11 @@ def enable_quotas(path: Path, *, simple_only: bool = False) -> Quotas:
         return current
     with _directory(path) as fd:
         try:
-            _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE_SIMPLE, 0))
+            syscalls.ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE_SIMPLE, 0))
         except OSError as error:
             if simple_only or error.errno != errno.EINVAL:  # EINVAL: a kernel before 6.7
                 raise
-            _ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE, 0))
+            syscalls.ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _QUOTA_ENABLE, 0))
     return quotas(path)
 
 
@@ -147,20 +140,20 @@ def quotas(path: Path) -> Quotas:
 def create_subvolume(path: Path) -> None:
     """A new, empty subvolume. FileExistsError if there is something at `path`."""
     with _directory(path.parent) as fd:
-        _ioctl(fd, _SUBVOL_CREATE, _NAME_ARGS.pack(0, _name(path)))
+        syscalls.ioctl(fd, _SUBVOL_CREATE, _NAME_ARGS.pack(0, _name(path)))
 
 
 def snapshot(source: Path, target: Path, *, read_only: bool = False) -> None:
     """A snapshot of the subvolume `source` as `target`: as it is now, what is not yet on disk included."""
     flags = _SNAP_READ_ONLY if read_only else 0
     with _directory(source) as fd, _directory(target.parent) as parent:
-        _ioctl(parent, _SNAP_CREATE_V2, _NAME_ARGS_V2.pack(fd, 0, flags, b"", _name(target)))
+        syscalls.ioctl(parent, _SNAP_CREATE_V2, _NAME_ARGS_V2.pack(fd, 0, flags, b"", _name(target)))
 
 
 def set_read_only(path: Path, *, read_only: bool = True) -> None:
     """Refuse changes of a subvolume from now on, or allow them again."""
     with _directory(path) as fd:
-        _ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _SNAP_READ_ONLY if read_only else 0))
+        syscalls.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _SNAP_READ_ONLY if read_only else 0))
 
 
 def is_subvolume(path: Path) -> bool:
@@ -176,7 +169,9 @@ def is_subvolume(path: Path) -> bool:
 def subvolume_id(path: Path) -> int:
     """The id of the subvolume that the directory `path` is in. Never used again in this file system."""
     with _directory(path) as fd:
-        return int.from_bytes(_ioctl(fd, _INO_LOOKUP, struct.pack("=QQ4080x", 0, _ROOT_INODE))[:8], "little")
+        return int.from_bytes(
+            syscalls.ioctl(fd, _INO_LOOKUP, struct.pack("=QQ4080x", 0, _ROOT_INODE))[:8], "little"
+        )
 
 
 def delete_subvolume(path: Path) -> None:
@@ -193,9 +188,9 @@ def delete_subvolume(path: Path) -> None:
         for outer in nested:  # nor can it be taken out of one that its owner made read-only
             _make_writable(fd, outer)
         for inner in reversed(nested):
-            _ioctl(fd, _SNAP_DESTROY_V2, _by_id(inner))
+            syscalls.ioctl(fd, _SNAP_DESTROY_V2, _by_id(inner))
         _drop_group(fd, number)
-        _ioctl(fd, _SNAP_DESTROY, _NAME_ARGS.pack(0, _name(path)))
+        syscalls.ioctl(fd, _SNAP_DESTROY, _NAME_ARGS.pack(0, _name(path)))
 
 
 def _by_id(number: int) -> bytes:
@@ -206,7 +201,7 @@ def _make_writable(fd: int, number: int) -> None:
     # By file handle: no path of the guest's is followed, and none is too long.
     root = syscalls.open_by_handle(fd, _HANDLE_TYPE, _HANDLE.pack(_ROOT_INODE, number, 0), os.O_RDONLY)
     try:
-        _ioctl(root, _SUBVOL_SETFLAGS, bytes(8))
+        syscalls.ioctl(root, _SUBVOL_SETFLAGS, bytes(8))
     finally:
         os.close(root)
 
@@ -229,7 +224,7 @@ def _children(fd: int, number: int) -> Iterator[int]:
         key = _SEARCH_KEY.pack(
             _ROOT_TREE, number, number, start, top, 0, top, _KEY_ROOT_REF, _KEY_ROOT_REF, 64, 0, 0, 0, 0, 0
         )
-        answer = _ioctl(fd, _TREE_SEARCH, key.ljust(_SEARCH_BUFFER, b"\0"))
+        answer = syscalls.ioctl(fd, _TREE_SEARCH, key.ljust(_SEARCH_BUFFER, b"\0"))
         count = int.from_bytes(answer[64:68], "little")
         if count == 0:
             return
@@ -251,16 +246,16 @@ def set_limit(path: Path, size: int) -> None:
     number = subvolume_id(path)
     with _directory(path) as fd:
         with contextlib.suppress(FileExistsError):
-            _ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 1, _level1(number)))
+            syscalls.ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 1, _level1(number)))
         _limit(fd, number, size)
         with contextlib.suppress(FileExistsError):
-            _ioctl(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, number, _level1(number)))
+            syscalls.ioctl(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, number, _level1(number)))
 
 
 def _limit(fd: int, number: int, size: int) -> None:
     arguments = struct.pack("=QQQQQQ", _level1(number), _LIMIT_MAX_REFERENCED, size, 0, 0, 0)
     try:
-        _ioctl(fd, _QGROUP_LIMIT, arguments)
+        syscalls.ioctl(fd, _QGROUP_LIMIT, arguments)
     except FileNotFoundError:
         if size != _NO_LIMIT:
             raise
@@ -276,7 +271,7 @@ def _drop_group(fd: int, number: int) -> None:
     )
     for request, arguments in requests:
         try:
-            _ioctl(fd, request, arguments)
+            syscalls.ioctl(fd, request, arguments)
         except OSError as error:
             if error.errno not in gone:
                 raise
@@ -305,14 +300,14 @@ def sweep_groups(path: Path) -> None:
 def sync(path: Path) -> None:
     """Put all of the file system on disk."""
     with _directory(path) as fd:
-        _ioctl(fd, _SYNC)
+        syscalls.ioctl(fd, _SYNC)
 
 
 def commit(path: Path) -> None:
     """Put on disk all that was made, renamed and removed, and snapshots whole, but no files' contents that wait to be
     written: those of others can be gigabytes."""
     with _directory(path) as fd:
-        _ioctl(fd, _WAIT_SYNC, bytes(_ioctl(fd, _START_SYNC, bytes(8))))
+        syscalls.ioctl(fd, _WAIT_SYNC, bytes(syscalls.ioctl(fd, _START_SYNC, bytes(8))))
 
 
 def _groups_folder(path: Path) -> Path:

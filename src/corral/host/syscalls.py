@@ -136,6 +136,15 @@ def _bytes(value: Path) -> bytes:
     return encoded
 
 
+def ioctl(fd: int, request: int, arguments: bytes = b"") -> bytes:
+    """ioctl(2) on a structure; what the kernel leaves in it. `fcntl.ioctl` keeps the interpreter's lock where it has more
+    than 1024 bytes.
+    """
+    buffer = (ctypes.c_char * len(arguments)).from_buffer_copy(arguments)
+    _checked("ioctl", _libc.ioctl(ctypes.c_int(fd), ctypes.c_ulong(request), buffer))
+    return buffer.raw
+
+
 def unshare(flags: int) -> None:
     """Leave the calling thread's namespaces of these kinds for new ones."""
     _checked("unshare", _libc.unshare(ctypes.c_int(flags)))
