@@ -143,6 +143,9 @@ class Stand:
 
     def _start_daemon(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)
+        config = self.data / "config.json"
+        if not config.exists():
+            config.write_text('{"gateway.workers": 1}')  # rows pin the gateway to a core, and weigh one
         self._process = subprocess.Popen(
             [sys.executable, "-m", "corral.daemon.main", "--detach"],
             env=self.env,

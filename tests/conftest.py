@@ -118,16 +118,22 @@ class Daemon:
             for group in Path("/sys/fs/cgroup").glob(f"{depth}corral-{self.run.name}"):
                 group.rmdir()
 
-    def gateway_pid(self) -> int | None:
-        """The process id of its gateway, its only child that runs `corral.gateway.main`."""
+    def gateway_pids(self) -> list[int]:
+        """The process ids of its gateway's workers, its only children that run `corral.gateway.main`."""
         if self.process is None:
-            return None
+            return []
         tasks = Path(f"/proc/{self.process.pid}/task")
-        for pid in " ".join(p.read_text() for p in tasks.glob("*/children")).split():
-            command = Path(f"/proc/{pid}/cmdline")
-            if command.exists() and b"corral.gateway.main" in command.read_bytes():
-                return int(pid)
-        return None
+        children = " ".join(p.read_text() for p in tasks.glob("*/children")).split()
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline") for pid in children}
+        return [
+            pid
+            for pid, command in commands.items()
+            if command.exists() and b"corral.gateway.main" in command.read_bytes()
+        ]
+
+    def gateway_pid(self) -> int | None:
+        """That of its gateway, of which there is one unless a test wants more."""
+        return next(iter(self.gateway_pids()), None)
 
     def _end(self, number: int) -> None:
         process, self.process = self.process, None
@@ -191,6 +197,9 @@ def shared_daemon() -> Iterator[Daemon]:
         pytest.skip("needs root")
     data = _data()
     data.mkdir(parents=True, exist_ok=True)
+    config = data / "config.json"
+    if not config.exists():
+        config.write_text('{"gateway.workers": 1}')  # on any machine: tests look for "the" gateway
     daemon = Daemon(data)
     daemon.start()
     try:

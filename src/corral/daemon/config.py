@@ -2,9 +2,10 @@
 
 import ipaddress
 import json
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,18 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
+def usual_workers() -> int:
+    """Gateway processes where nobody says how many: one for two cores, since the engine and sandboxes need some too."""
+    return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The operator's settings.
 
-    `networks`: private or special CIDR blocks that allowed names may resolve to. `npm_registry`: the host from which
-    agents are installed; empty means what npm itself is set to. `listen`: `host:port` of the TCP API, empty for none.
+    `networks`: private or special CIDR blocks that allowed names may resolve to. `workers`: gateway processes.
+    `npm_registry`: the host from which agents are installed; empty means what npm itself is set to. `listen`: `host:port` of
+    the TCP API, empty for none.
     `tls_listen`: the same by TLS, with the files `tls_cert` and `tls_key`, or a certificate of this installation's own for
     `domain`, below which sandboxes' ports have names. `dns`: the address on which these names are answered, empty for none.
     `unlimited_disk`: let sandboxes run although the store cannot limit their disk.
@@ -54,6 +61,7 @@ class Config:
     """
 
     networks: tuple[str, ...] = ()
+    workers: int = field(default_factory=usual_workers)
     npm_registry: str = ""
     listen: str = ""
     tls_listen: str = ""
@@ -350,6 +358,7 @@ def _rate(name: str) -> Callable[[Any], int | None]:
 
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
+    "gateway.workers": ("workers", _number("gateway.workers", usual_workers(), 16)),
     "registries.npm": ("npm_registry", _host),
     "api.listen": ("listen", _listen),
     "tls.listen": ("tls_listen", _listen),

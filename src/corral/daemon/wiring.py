@@ -62,6 +62,7 @@ from corral.engine.vigil import Pressure, Vigil
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.gateway.journal import Journals
+from corral.gateway.workers import GatewayWorkers
 from corral.host.capacity import room, unwritten, waiting_percent
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Rates, Warned
@@ -218,15 +219,19 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         notify=webhook.notify,
     )
     await approvals.recover()
-    client = await stack.enter_async_context(
-        GatewayClient(
-            ledger=budgets,
-            on_audit=denials.record,
-            on_ask=approvals.ask,
-            inspector=lambda: inspector,
-            journals=journals,
+    clients = [
+        await stack.enter_async_context(
+            GatewayClient(
+                ledger=budgets,
+                on_audit=denials.record,
+                on_ask=approvals.ask,
+                inspector=lambda: inspector,
+                journals=journals,
+            )
         )
-    )
+        for _ in range(config.value.workers)
+    ]
+    client = GatewayWorkers(clients)
 
     async def configure_gateway() -> None:
         value = config.value
@@ -409,10 +414,12 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     builds = Builds(builder, archives, clock, tasks)
 
-    gateway = GatewayProcess(client, places.instance, places.gateway_log)
-    tasks.start(gateway.supervise(), name="gateway")
+    gateways = [GatewayProcess(one, places.instance, places.gateway_log) for one in clients]
+    for gateway in gateways:
+        tasks.start(gateway.supervise(), name="gateway")
     tasks.start(secrets.keep_fresh(), name="secrets")
-    await gateway.started.wait()
+    for gateway in gateways:
+        await gateway.started.wait()
     await secrets.publish()
     await sandboxes.recover()
     await inspector.recover()

@@ -129,6 +129,16 @@ class GatewayClient:
         """Return when the link to the current process has ended and all that it sent has been read."""
         await self._lost.wait()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether a process is connected and ready."""
+        return self._ready.is_set()
+
+    @property
+    def load(self) -> int:
+        """How many sandboxes it serves."""
+        return len(self._kept)
+
     async def reattach(self, sock: socket.socket) -> None:
         """Use a new gateway process: wait until it is ready, then tell it all that is kept. Raises
         UpstreamFailed if it does not come up.
