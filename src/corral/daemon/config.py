@@ -25,6 +25,7 @@ from corral.policy.egress import canonical_host
 from corral.policy.models import checked_rules, parse_alias
 from corral.policy.push import MAX_RULES, parse_push_rule
 from corral.policy.rates import MAX_RATE
+from corral.policy.rules import rule_host
 
 _RULES = Rules()
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
@@ -62,6 +63,7 @@ class Config:
 
     networks: tuple[str, ...] = ()
     workers: int = field(default_factory=usual_workers)
+    bypass: tuple[str, ...] = ()
     npm_registry: str = ""
     listen: str = ""
     tls_listen: str = ""
@@ -142,6 +144,18 @@ def _networks(value: Any) -> tuple[str, ...]:
         return tuple(str(ipaddress.ip_network(str(item).strip())) for item in items if str(item).strip())
     except ValueError as error:
         raise InvalidInput(f"egress.networks: {error}", "give CIDR blocks such as 10.1.0.0/16") from None
+
+
+def _bypass(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise InvalidInput("egress.bypass is not a list", "give hosts, separated by commas")
+    hosts = tuple(rule_host(str(item).strip()) for item in items if str(item).strip())
+    if odd := [host for host in hosts if host == "*" or "/" in host]:
+        raise InvalidInput(
+            f"egress.bypass cannot name {odd[0]!r}", "give hosts, or `*.DOMAIN` for those below one"
+        )
+    return hosts
 
 
 def _host(value: Any) -> str:
@@ -359,6 +373,7 @@ def _rate(name: str) -> Callable[[Any], int | None]:
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "egress.networks": ("networks", _networks),
     "gateway.workers": ("workers", _number("gateway.workers", usual_workers(), 16)),
+    "egress.bypass": ("bypass", _bypass),
     "registries.npm": ("npm_registry", _host),
     "api.listen": ("listen", _listen),
     "tls.listen": ("tls_listen", _listen),

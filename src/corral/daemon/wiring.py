@@ -73,6 +73,7 @@ from corral.model.lifecycle import State
 from corral.model.sandbox import IdlePolicy, Sandbox
 from corral.model.secrets import Secret, SecretForm
 from corral.network.networks import Networks
+from corral.policy.egress import patterns
 from corral.policy.idle import Step
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
@@ -237,6 +238,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         value = config.value
         await client.set_config(
             networks=value.networks,
+            bypass=value.bypass,
             model_calls=value.model_calls,
             output=value.output,
             asking=value.asking,
@@ -267,6 +269,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         clock,
         changed=lambda tenant, name: sandboxes.secret_changed(tenant, name),
         sources=sources,
+        bypassed=lambda host: any(name in config.value.bypass for name in patterns(host)),
     )
     layers = LayerStore(root_store, places.data)
 

@@ -66,9 +66,10 @@ class Secrets:
         clock: Clock,
         changed: Callable[[TenantId, str], Awaitable[None]] | None = None,
         sources: Mapping[SecretForm, SecretSource] | None = None,
+        bypassed: Callable[[str], bool] = lambda host: False,
     ) -> None:
         """`changed` is called after the hosts of a secret may have changed. `sources` give the keys of secrets whose form
-        does not hold them.
+        does not hold them. `bypassed` tells hosts that the gateway does not look into.
         """
         self._store = store
         self._gateway = gateway
@@ -76,6 +77,7 @@ class Secrets:
         self._changed = changed
         self._bindings: dict[tuple[TenantId, str], Binding] = {}
         self._sources = sources or {}
+        self._bypassed = bypassed
         self._problems: dict[_Key, str] = {}
         self._publishing = asyncio.Lock()
 
@@ -171,6 +173,12 @@ class Secrets:
         source = self._sources.get(form)
         key = value if source is None else (await source.present(opened, anew=True)).value
         checked = complete_binding(name, key, binding, kept)
+        for host in checked.hosts:
+            if self._bypassed(host):
+                raise InvalidInput(
+                    f"{host} is never looked into on this host, so no secret can go there (G-46)",
+                    "the operator can take it off the list: `corral config get`, egress.bypass",
+                )
         opened = replace(opened, base_url=f"https://{checked.hosts[0]}", binding=checked)
         info = await self._store.put_secret(opened, self._clock.now())
         await self._publish_one(tenant, name)

@@ -23,7 +23,7 @@ from corral.gateway.redact import Forms
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
-from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook
+from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, patterns
 from corral.policy.learning import ORIGIN
 from corral.policy.needles import distinct
 from corral.policy.routes import credentials_in, rule_at
@@ -60,8 +60,11 @@ class Box:
         attach: Attach,
         send: Callable[[AuditRecord], None],
         model_hosts: Callable[[frozenset[str]], frozenset[str]],
+        bypass: Callable[[], frozenset[str]],
     ) -> None:
-        """`model_hosts` tells the hosts that only the metered service reaches, given those that rules name."""
+        """`model_hosts` tells the hosts that only the metered service reaches, given those that rules name; `bypass` the
+        operator's hosts whose TLS is not ended here.
+        """
         self.id: SandboxId = attach.sandbox
         self.tenant: TenantId = attach.tenant
         self.name = attach.name
@@ -83,6 +86,7 @@ class Box:
         self.buffered = 0
         self.closed = asyncio.Event()
         self._model_hosts = model_hosts
+        self._bypass = bypass
         self._ruled = _hosts(attach.egress)
         self._expiry: asyncio.TimerHandle | None = None
         self._transports: set[asyncio.BaseTransport] = set()
@@ -166,6 +170,10 @@ class Box:
             *(one for one in self.bound if one.name in granted and one.binding.covers(host, port, tls=tls)),
             *(self._written[rule.host] if rule is not None else ()),
         )
+
+    def bypasses(self, host: str) -> bool:
+        """Whether TLS to a canonical host is never ended here (G-132)."""
+        return not self._bypass().isdisjoint(patterns(host))
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count a connection in, or refuse it because the sandbox has too many (G-339)."""

@@ -74,7 +74,7 @@ class GatewayClient:
         self._kept: dict[SandboxId, Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
-        self._config = link.SetConfig(0, (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
+        self._config = link.SetConfig(0, (), (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
         self._models = link.SetModels(0, ())
         self._authority: link.SetAuthority | None = None
         self._channel: Channel | None = None
@@ -292,19 +292,20 @@ class GatewayClient:
         self,
         *,
         networks: Sequence[str] = (),
+        bypass: Sequence[str] = (),
         model_calls: int = DEFAULT_MODEL_CALLS,
         output: int = DEFAULT_OUTPUT,
         asking: Sequence[str] = (),
         models: ModelRules | None = None,
     ) -> None:
-        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, model calls
-        of one sandbox at a time, tokens of output for a call that sets no limit, and whose model calls wait for more
-        money (`*`, `TENANT`, `TENANT/SANDBOX`); and models for all sandboxes.
+        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, hosts that are not
+        looked into, model calls of one sandbox at a time, tokens of output for a call that sets no limit, whose model calls
+        wait for more money (`*`, `TENANT`, `TENANT/SANDBOX`), and models for all sandboxes.
         """
         rules = models or ModelRules()
         former, self._config = (
             self._config,
-            link.SetConfig(0, tuple(networks), model_calls, output, tuple(asking), rules),
+            link.SetConfig(0, tuple(networks), tuple(bypass), model_calls, output, tuple(asking), rules),
         )
         try:
             await self._tell(self._config)

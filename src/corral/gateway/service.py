@@ -71,6 +71,7 @@ class Service:
         self._spools = spools
         self._desk = desk
         self._dialer = dialer
+        self._bypass: frozenset[str] = frozenset()
         self._send_audit = send_audit
         self._reservations = reservations
         self._limits = Limits()
@@ -105,6 +106,7 @@ class Service:
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
                 self._dialer.set_networks(request.networks)
+                self._bypass = frozenset(request.bypass)
                 self._limits = replace(
                     self._limits,
                     model_calls=request.model_calls,
@@ -169,7 +171,12 @@ class Service:
             await self._listen(served, kind, spec.port, sock)
 
     def _make(self, attach: link.Attach) -> _Served:
-        box = Box(attach, self._send_audit, lambda ruled: self._vault.model_hosts(attach.tenant, ruled))
+        box = Box(
+            attach,
+            self._send_audit,
+            lambda ruled: self._vault.model_hosts(attach.tenant, ruled),
+            lambda: self._bypass,
+        )
         self._bind(box)
         models = ModelService(
             box,

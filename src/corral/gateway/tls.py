@@ -9,6 +9,7 @@ reads the requests.
 A hello that may hide another one (ECH) is never passed on: browsers send such an extension always, mostly with nothing in
 it, and nobody but the server could tell. It is answered by the gateway itself, which has no keys for what is hidden: a
 client that hid nothing goes on, any other one ends the handshake, as it must where a server is not the one it looked for.
+That is so at hosts too which the operator keeps from being looked into.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from corral.gateway.dial import Dialer
 from corral.gateway.front import Front
 from corral.gateway.inside import end_tls, rejection
 from corral.gateway.relay import Side, join
-from corral.policy.egress import Decision, Denied, Reason, canonical_host, literal
+from corral.policy.egress import Allowed, Decision, Denied, Reason, canonical_host, literal
 from corral.wire.tls import Alert, ClientHello, HelloParser, alert, looks_like_tls
 
 HELLO_TIMEOUT = 15.0
@@ -136,6 +137,8 @@ class TlsClient(Side):
         if hello.encrypted:
             return True
         host, port = decision.host, decision.port
+        if self._box.bypasses(host):
+            return False
         return bool(self._box.bound_at(host, port, tls=True)) or self._box.rules.looks_inside(host, port)
 
     async def _end(self, decision: Decision, hello: bytes) -> None:
@@ -204,7 +207,21 @@ class TlsClient(Side):
                 name, Reason.MISMATCH, f"the address connected to is not the one that {name} resolves to",
                 f"look up {name} in this sandbox's DNS and connect to what it says",
             )  # fmt: skip
+        if not isinstance(decision, Denied) and self._box.bypasses(name):
+            return self._bypassed(decision)
         return decision
+
+    def _bypassed(self, allowed: Allowed) -> Decision:
+        """What holds at a host that is not looked into: no rule about requests can be kept there, no secret goes there (G-132)."""
+        host, port = allowed.host, allowed.port
+        if not self._box.rules.needs_no_look(host, port):
+            return self._denied(
+                host, Reason.UNREADABLE, f"{host} is never looked into on this host, and its rules are about requests",
+                "allow it without methods and paths, or ask the operator (setting egress.bypass)",
+            )  # fmt: skip
+        for one in self._box.bound_at(host, port, tls=True):
+            self._box.note("secret", "kept", host=host, port=port, secret=one.name, reason="host-bypassed")
+        return allowed
 
     def _address(self) -> str:
         """The address that the client connected to."""

@@ -89,6 +89,7 @@ class GatewayWorkers:
         self,
         *,
         networks: Sequence[str] = (),
+        bypass: Sequence[str] = (),
         model_calls: int = DEFAULT_MODEL_CALLS,
         output: int = DEFAULT_OUTPUT,
         asking: Sequence[str] = (),
@@ -97,7 +98,12 @@ class GatewayWorkers:
         """As `GatewayClient.set_config`."""
         await self._all(
             lambda client: client.set_config(
-                networks=networks, model_calls=model_calls, output=output, asking=asking, models=models
+                networks=networks,
+                bypass=bypass,
+                model_calls=model_calls,
+                output=output,
+                asking=asking,
+                models=models,
             )
         )
 

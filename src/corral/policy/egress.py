@@ -265,6 +265,12 @@ class RuleBook:
             rule.inside for rule in self.matching(host) if port in rule.ports
         )
 
+    def needs_no_look(self, host: str, port: int) -> bool:
+        """Whether what is allowed there is allowed by the connection alone, and nothing within it is denied."""
+        return not any(rule.inside for rule in self.refusing(host, port)) and any(
+            not rule.inside for rule in self.matching(host) if port in rule.ports
+        )
+
     def unread(self, host: str, port: int) -> bool:
         """Whether all rules for a destination pass its connections on whatever is spoken there (G-299), and none is about
         requests.

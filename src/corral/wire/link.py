@@ -152,13 +152,15 @@ class SetPrices:
 @dataclass(frozen=True, slots=True)
 class SetConfig:
     """Replace the operator's configuration: `networks` are private ranges open to every sandbox's allowed
-    names; `model_calls` is how many calls of one sandbox may be under way; `output` the limit in tokens of a call
+    names; `bypass` are hosts whose TLS is never ended here;
+    `model_calls` is how many calls of one sandbox may be under way; `output` the limit in tokens of a call
     that sets none; `asking` is whose model calls wait while a person is asked for more money: `*`, `TENANT` or
     `TENANT/SANDBOX`; `models` hold for all sandboxes beside their own.
     """
 
     seq: int
     networks: tuple[str, ...]
+    bypass: tuple[str, ...]
     model_calls: int
     output: int
     asking: tuple[str, ...]

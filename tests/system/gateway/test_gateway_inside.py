@@ -284,6 +284,39 @@ async def test_a_key_of_its_own_is_no_way_around(inside: Inside) -> None:
     assert not inside.seen
 
 
+async def test_a_host_on_the_operators_list_is_not_looked_into(inside: Inside, tmp_path: Path) -> None:
+    """G-132, G-133: passed through to the server's own certificate, no secret put in, no rule about requests taken for kept."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+    await inside.bed.client.set_config(bypass=(HOST,))
+    headers = {"Authorization": f"Bearer {stand}"}
+    async with inside.client() as http:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await http.get(inside.url(), headers=headers)
+    own = inside.trust
+    inside.trust = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+    async with inside.client() as http, http.get(inside.url("/%2e%2e/x"), headers=headers) as answer:
+        assert answer.status == 200
+    assert dict(inside.seen[-1][1])["Authorization"] == f"Bearer {stand}"
+    assert (await inside.bed.audit("tls", "allowed")).host == HOST
+    assert (await inside.bed.audit("secret", "kept")).reason == "host-bypassed"
+    count = len(inside.seen)
+    inside.trust = own
+    rules = (
+        HostRule(HOST, (inside.server,), private=True),
+        HostRule(HOST, (inside.server,), ("DELETE",), deny=True),
+    )
+    for policy in ((HostRule(HOST, (inside.server,), ("GET",), private=True),), rules):
+        await inside.attach(*policy)
+        async with inside.client() as http, http.get(inside.url()) as answer:
+            assert answer.status == 403
+            assert "never looked into" in await answer.text()
+    assert len(inside.seen) == count
+    await inside.bed.client.set_config()
+    async with inside.client() as http, http.get(inside.url(), headers=headers) as answer:
+        assert answer.status == 200
+    assert dict(inside.seen[-1][1])["Authorization"] == f"Bearer {SECRET}"
+
+
 async def test_a_secret_itself_never_leaves(inside: Inside) -> None:
     """G-44: in the head, as addresses and credentials spell it too, in the body, cut in two."""
     await inside.bind(Binding((HOST,), (inside.server,)))

@@ -102,6 +102,18 @@ async def test_a_github_app_is_taken_with_its_key_or_not_at_all(vault: Vault) ->
     assert [one.name for one in await vault.secrets.list(TENANT)] == ["ours"]
 
 
+async def test_no_secret_is_bound_to_a_host_that_is_not_looked_into(vault: Vault) -> None:
+    """G-46: told at once, not when the first request goes without it."""
+    secrets = Secrets(
+        vault.secrets._store, vault.gateway, SystemClock(), bypassed=lambda host: host == "pinned.example"
+    )
+    with pytest.raises(InvalidInput, match="never looked into"):
+        await secrets.add(
+            TENANT, "pin", Secret("0123456789"), binding=Binding(hosts=("a.example", "pinned.example"))
+        )
+    assert await secrets.list(TENANT) == []
+
+
 async def test_of_a_key_of_aws_its_secret_parts_are_looked_for(vault: Vault) -> None:
     """G-44: whoever writes one down writes the key or the token, and not as they are kept."""
     value = Secret(f"AKIA{'A' * 16}:{'k' * 40}:{'t' * 100}")

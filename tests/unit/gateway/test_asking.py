@@ -51,7 +51,7 @@ def service() -> AskService:
         Route(),
         (),
     )
-    box = Box(attach, lambda _: None, lambda _: MODEL_HOSTS)
+    box = Box(attach, lambda _: None, lambda _: MODEL_HOSTS, frozenset)
     return AskService(box, desk=None)  # type: ignore[arg-type]  # nothing is asked
 
 

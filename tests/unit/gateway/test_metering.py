@@ -35,7 +35,7 @@ def box() -> Box:
     attach = Attach(
         0, SANDBOX, TENANT, "b", grant, EgressPolicy(), Secret("seed"), (), PushPolicy(), Route(), ()
     )
-    return Box(attach, lambda record: None, frozenset)
+    return Box(attach, lambda record: None, frozenset, frozenset)
 
 
 def settled(

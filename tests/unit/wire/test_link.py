@@ -38,7 +38,7 @@ MESSAGES: list[link.Message] = [
     link.Detach(2, SANDBOX),
     link.SetSecrets(3, (link.SecretSpec(TENANT, "a", Provider.ANTHROPIC, "https://x", Secret("sk-12345678")),)),
     link.SetPrices(4, (link.PriceSpec("a", "*", 1, 2, 3, 4),)),
-    link.SetConfig(5, ("10.0.0.0/8",), 64, 32_000, ("*",), ModelRules(("claude-*",))),
+    link.SetConfig(5, ("10.0.0.0/8",), ("*.pinned.example",), 64, 32_000, ("*",), ModelRules(("claude-*",))),
     link.Regrant(16, SANDBOX, link.GrantSpec("cd", (), ModelRules(aliases=(Alias("a", "b"),)), NOW, "ab", NOW, revoked=True)),
     link.Ping(6),
     link.UsageAck(7),
