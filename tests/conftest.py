@@ -35,6 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why a test had to run again: a second run that passes hides nothing of the first one."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"first run of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext[-3000:])
+
+
 def _data() -> Path:
     """The tests' data directory; CORRAL_TEST_DATA names another one, so that two runs can go side by side."""
     cache = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
