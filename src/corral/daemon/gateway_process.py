@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import signal
 import socket
 import sys
-from pathlib import Path
 
+from corral.daemon.childlog import ChildLog
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.host.process import Child, spawn
@@ -33,10 +32,10 @@ def gateway_uid(instance: str) -> int:
 class GatewayProcess:
     """Keeps one gateway process running and `client` connected to it."""
 
-    def __init__(self, client: GatewayClient, instance: str, log_file: Path) -> None:
+    def __init__(self, client: GatewayClient, instance: str, written: ChildLog) -> None:
         self._client = client
         self._uid = gateway_uid(instance)
-        self._log_file = log_file
+        self._written = written
         self.started = asyncio.Event()
 
     async def supervise(self) -> None:
@@ -54,9 +53,22 @@ class GatewayProcess:
             await asyncio.sleep(wait)
 
     async def _run_once(self) -> None:
+        async with self._written.pipe() as output:
+            ours, child = self._spawn(output)
+            try:
+                await self._client.reattach(ours)
+                self.started.set()
+                await self._client.lost()
+            except asyncio.CancelledError:
+                await self._ask_to_end(child)
+                raise
+            finally:
+                await child.kill_and_wait()
+
+    def _spawn(self, output: int) -> tuple[socket.socket, Child]:
+        """A new process, which writes to this descriptor, and our end of the link to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        errors = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with theirs:
             # It starts as root, since the program's files may lie where only root can read, and drops its uid before
             # it reads its first message; setpriv makes sure that nothing gives privileges back.
             child = spawn(
@@ -64,22 +76,11 @@ class GatewayProcess:
                     "setpriv", "--no-new-privs", "--", sys.executable, "-m", "corral.gateway.main",
                     "--control-fd", str(theirs.fileno()), "--uid", str(self._uid),
                 ],
-                stderr=errors,
-                stdout=errors,
+                stderr=output,
+                stdout=output,
                 pass_fds=[theirs.fileno()],
             )  # fmt: skip
-        finally:
-            os.close(errors)
-            theirs.close()
-        try:
-            await self._client.reattach(ours)
-            self.started.set()
-            await self._client.lost()
-        except asyncio.CancelledError:
-            await self._ask_to_end(child)
-            raise
-        finally:
-            await child.kill_and_wait()
+        return ours, child
 
     async def _ask_to_end(self, child: Child) -> None:
         """Let it settle what it has under way, which would count as its worst case otherwise."""

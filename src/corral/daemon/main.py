@@ -11,6 +11,7 @@ from logging.handlers import RotatingFileHandler
 
 import uvloop
 
+from corral.daemon.childlog import LOG_BYTES, LOGS_KEPT
 from corral.daemon.listening import listening, name_server, servers
 from corral.daemon.lock import InstanceLock
 from corral.daemon.places import Places
@@ -21,7 +22,6 @@ from corral.host.capacity import raise_handle_limit
 
 log = logging.getLogger(__name__)
 
-LOG_BYTES = 10 * 1024 * 1024
 COLLECT_AFTER = (10_000, 2, 2)
 """Objects more than before after which cycles are looked for among the new ones, and how many such looks until older ones
 are looked at too. At Python's 700 a hundred creates spend a twentieth of their time on it."""
@@ -68,7 +68,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _log_to(places: Places, *, to_terminal: bool) -> None:
-    handlers: list[logging.Handler] = [RotatingFileHandler(places.log, maxBytes=LOG_BYTES, backupCount=3)]
+    handlers: list[logging.Handler] = [
+        RotatingFileHandler(places.log, maxBytes=LOG_BYTES, backupCount=LOGS_KEPT)
+    ]
     if to_terminal:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(

@@ -20,6 +20,7 @@ from corral.api.preview.hosts import Addresses
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
 from corral.daemon.authority import load_authority
+from corral.daemon.childlog import ChildLog
 from corral.daemon.clock import SystemClock
 from corral.daemon.config import ConfigFile
 from corral.daemon.denials import Denials
@@ -233,6 +234,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         for _ in range(config.value.workers)
     ]
     client = GatewayWorkers(clients)
+    written = ChildLog(places.gateway_log)
+    stack.callback(written.close)
 
     async def configure_gateway() -> None:
         value = config.value
@@ -417,7 +420,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
     builds = Builds(builder, archives, clock, tasks)
 
-    gateways = [GatewayProcess(one, places.instance, places.gateway_log) for one in clients]
+    gateways = [GatewayProcess(one, places.instance, written) for one in clients]
     for gateway in gateways:
         tasks.start(gateway.supervise(), name="gateway")
     tasks.start(secrets.keep_fresh(), name="secrets")
