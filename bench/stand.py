@@ -64,11 +64,11 @@ class Stand:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment in which clients find the daemon."""
+        """The environment in which clients find the daemon. What is installed has its bytecode, so that is kept."""
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("CORRAL_") or name == "CORRAL_CACHE_DIR"
+            if name == "CORRAL_CACHE_DIR" or not name.startswith(("CORRAL_", "PYTHONDONTWRITEBYTECODE"))
         }
         return {**inherited, "CORRAL_DATA_DIR": str(self.data)}
 

@@ -1,5 +1,6 @@
 """The `corral` command: its table of commands, and the one place where errors become messages and exit codes."""
 
+import gc
 import importlib
 import os
 import sys
@@ -114,6 +115,7 @@ def cli() -> None:
 
 def main(args: list[str] | None = None, obj: Any = None) -> None:
     """The console entry point: runs the command and exits with its code."""
+    gc.set_threshold(50_000)  # what is loaded at the start is no garbage
     sys.exit(run(args, obj))
 
 

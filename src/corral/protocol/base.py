@@ -40,10 +40,11 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+# `defer_build`: a client loads all shapes, and is told two or three.
 class Reply(BaseModel):
     """A response body. Clients ignore fields that they do not know, so that an older client talks to a newer daemon."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 def _decode(value: Any) -> Any:
