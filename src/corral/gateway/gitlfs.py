@@ -147,6 +147,8 @@ class LfsService:
         if not isinstance(action, dict) or not isinstance(action.get("href"), str):
             raise _strange()
         url, lasts = str(action["href"]), _seconds(action.get("expires_in"))
+        if not (url.isascii() and url.isprintable()) or " " in url:
+            raise _strange()
         public = not _same_origin(url, target.base)
         if urlsplit(url).scheme != "https" and public:
             raise GitRefusedError(

@@ -128,7 +128,7 @@ class Forge:
         if (
             not isinstance(value, dict)
             or not isinstance(value.get(url), str)
-            or not isinstance(value.get(number), int)
+            or type(value.get(number)) is not int
         ):
             raise _strange()
         return Opened(_clean(value[url]), value[number])
@@ -147,9 +147,17 @@ def _value(answer: ForgeAnswer, wanted: tuple[int, ...]) -> Any:
     if answer.status not in wanted:
         raise UpstreamFailed(f"the forge answered {answer.status}: {message_of(answer)}")
     try:
-        return json.loads(answer.body)
+        return _json(answer)
     except ValueError:
         raise _strange() from None
+
+
+def _json(answer: ForgeAnswer) -> Any:
+    """Its body. Raises ValueError for one that is no JSON, or deeper than any answer."""
+    try:
+        return json.loads(answer.body)
+    except RecursionError:
+        raise ValueError("too deep") from None
 
 
 def github_api(base_url: str) -> str:
@@ -161,7 +169,7 @@ def github_api(base_url: str) -> str:
 def message_of(answer: ForgeAnswer) -> str:
     """What it says, as far as that can be shown."""
     try:
-        value = json.loads(answer.body)
+        value = _json(answer)
     except ValueError:
         return f"status {answer.status}"
     if not isinstance(value, dict):

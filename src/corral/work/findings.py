@@ -1,9 +1,11 @@
 """From what git printed of a push to what a person is shown of it. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from corral.errors import InvalidInput
 from corral.model.push import (
     MAX_COMMITS,
     MAX_FILES,
@@ -22,6 +24,7 @@ from corral.wire.gitobjects import Change, Commit, Part, PatchTotals, path_text
 
 LARGE = 10 * 1024 * 1024
 """Bytes from which on a file is pointed out."""
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
 _GITLINK, _LINK, _EXECUTABLE = "160000", "120000", "100755"
 
 
@@ -66,6 +69,26 @@ class LeakSearch:
         self._tail = b"" if part.last else block[1 - self._needles.longest :]
         if len(self.found) < MAX_FLAGS and (name := self._needles.first(block)) is not None:
             self.found[part.id] = name
+
+
+def take_objects(gathered: Gathered, told: bytes, most: int) -> None:
+    """What was printed of the objects that a push brings: lines `large ID BYTES`, `total OBJECTS COMMITS` and `content DIGEST`.
+    Of more than `most` commits not all are looked at. Raises InvalidInput.
+    """
+    for line in told.split(b"\n"):
+        match line.decode("ascii", "replace").split():
+            case []:
+                continue
+            case ["large", id, size] if _NUMBER.fullmatch(size):
+                gathered.large[id] = int(size)
+            case ["content", digest]:
+                gathered.content = digest
+            case ["total", objects, commits] if _NUMBER.fullmatch(objects) and _NUMBER.fullmatch(commits):
+                gathered.objects = int(objects)
+                if int(commits) > most:
+                    gathered.truncated = f"the push brings {commits} commits"
+            case _:
+                raise InvalidInput("the pack's contents cannot be read: its objects", "push again")
 
 
 def missing_parents(commits: Mapping[str, Commit], commands: Sequence[Command]) -> list[str]:

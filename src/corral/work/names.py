@@ -13,7 +13,7 @@ AUTO = "auto"
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _FORBIDDEN_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-_SCP_LIKE = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?P<host>[A-Za-z0-9.-]+):(?P<path>[^:\s/][^:\s]*)")
+_SCP_LIKE = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?P<host>[A-Za-z0-9.-]+):(?P<path>[^:@\s/][^:@\s]*)")
 _UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f<>]+")
 

@@ -47,6 +47,7 @@ from corral.work.findings import (
     missing_parents,
     old_blobs,
     report,
+    take_objects,
 )
 from corral.work.names import clean_text
 
@@ -254,16 +255,7 @@ class _Box:
         code, out, err = await self.run(_OBJECTS, _GIT, str(LARGE), str(MAX_COMMITS))
         if code != 0:
             raise _refused(code, err)
-        for line in out.decode("ascii", "replace").splitlines():
-            kind, *values = line.split()
-            if kind == "large":
-                gathered.large[values[0]] = int(values[1])
-            elif kind == "content":
-                gathered.content = values[0]
-            elif kind == "total":
-                gathered.objects = int(values[0])
-                if int(values[1]) > MAX_COMMITS:
-                    gathered.truncated = f"the push brings {values[1]} commits"
+        take_objects(gathered, out, MAX_COMMITS)
 
     async def commits(self, gathered: Gathered) -> None:
         reader, size = CommitReader(), 0

@@ -5,9 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.errors import InvalidInput, NotFound
-from corral.work.inspect import inspect_repo
+from corral.work.inspect import _without_filters, inspect_repo
+from corral.work.names import identity_value, informative_origin
 
 Git = Callable[..., str]
 
@@ -164,3 +167,55 @@ async def test_nothing_that_the_configuration_names_is_run(repo: Path, git: Git,
 async def test_credentials_in_the_origin_are_dropped(repo: Path, git: Git) -> None:
     git(repo, "remote", "add", "origin", "https://user:hunter2hunter2@forge.example/o/r.git")
     assert (await inspect_repo(str(repo))).origin == "https://forge.example/o/r.git"
+
+
+words = st.sampled_from(
+    [
+        "https://",
+        "ssh://",
+        "git@",
+        "user:pw@",
+        "h.example",
+        ":8443",
+        "/",
+        "acme/app",
+        "..",
+        "?x",
+        "#y",
+        "[::1]",
+        "\n",
+        " ",
+    ]
+)
+addresses = st.lists(words, max_size=6).map("".join) | st.text(max_size=40)
+
+
+@given(addresses)
+def test_an_origin_that_a_sandbox_may_know_holds_no_credential(url: str) -> None:
+    """G-1: HTTPS to a name, and nothing that git could take for more; or none."""
+    found = informative_origin(url)
+    if found is not None:
+        assert found.startswith("https://")
+        assert found.isprintable()
+        assert not set(found) & set(" ?#")
+        assert "pw@" not in found
+        assert informative_origin(found) == found
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_one_that_git_can_write(value: str) -> None:
+    found = identity_value(value)
+    assert found is None or (
+        found == value.strip() and 0 < len(found) <= 256 and not set(found) & set("<>\n\0")
+    )
+
+
+@given(st.lists(st.text("filter.clean=x \n", min_size=1, max_size=20), max_size=6))
+def test_no_filter_stays_in_use(names: list[str]) -> None:
+    """G-278: whatever it is called, except for a name that git cannot set from outside."""
+    config = {f"filter.{name}.{kind}": "evil" for name in names for kind in ("clean", "process")}
+    taken = dict(_without_filters(config))
+    for name in names:
+        if "=" not in name:
+            assert taken[f"filter.{name}.clean"] == taken[f"filter.{name}.process"] == ""
+            assert taken[f"filter.{name}.required"] == "false"
