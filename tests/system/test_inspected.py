@@ -56,6 +56,23 @@ def test_the_distributions_own_tool_keeps_the_gateway(client: Client, isolation:
         assert shown.stdout == "200", shown.stderr
 
 
+POLICIES = """
+import json, ssl, base64
+own = base64.b64encode(ssl.PEM_cert_to_DER_cert(open("/run/corral/trust/gateway.pem").read())).decode()
+for folder in ("chromium", "opt/chrome"):
+    assert json.load(open(f"/etc/{folder}/policies/managed/corral.json")) == {"CACertificates": [own]}
+told = json.load(open("/etc/firefox/policies/policies.json"))["policies"]["Certificates"]["Install"]
+assert told == ["/run/corral/trust/gateway.pem"]
+"""
+
+
+def test_browsers_are_told_whom_to_trust(client: Client, isolation: str) -> None:
+    """G-129: the gateway, by the policies that Chromium, Chrome and Firefox read beside their own stores."""
+    with Sandbox.create(client=client, isolation=isolation) as box:
+        done = box.exec(["python3", "-c", POLICIES])
+        assert done.exit_code == 0, done.stderr
+
+
 class Echo(BaseHTTPRequestHandler):
     """Says what it was sent."""
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from corral.daemon.askclient import write_client
+from corral.daemon.authority import load_authority
+from corral.daemon.trust import write_trust
 from corral.drivers.oci import OciDriver
 from corral.drivers.oci_places import Place
 from corral.drivers.oci_start import starting
@@ -217,6 +219,15 @@ def belongs(process: Path, sandbox: SandboxId) -> bool:
     return False
 
 
+def trust() -> Path:
+    """What the sandboxes trust: with the host's roots, an authority of nobody's."""
+    folder = cache_dir() / "test-driver" / "trust"
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_trust(
+        folder / "bundle.pem", load_authority(folder.with_name("authority.pem"), "test").certificate
+    )
+
+
 def make_driver(store: RootStore, networks: Networks) -> OciDriver:
     return OciDriver(
         data_dir=cache_dir() / "test-driver",
@@ -225,7 +236,7 @@ def make_driver(store: RootStore, networks: Networks) -> OciDriver:
         store=store,
         networks=networks,
         uid_base=lambda _tenant: UID_BASE,
-        ca_bundle=Path("/etc/ssl/certs/ca-certificates.crt"),
+        ca_bundle=trust(),
         ask=write_client(cache_dir() / "test-driver" / "corral-ask"),
     )
 

@@ -32,6 +32,7 @@ from corral.drivers.oci_places import Place, Record, Records
 from corral.drivers.oci_process import ended, first_process, kill_first_process, open_first_process, pid_of
 from corral.drivers.oci_start import kill_all, start_over, starting
 from corral.drivers.relays import Relays
+from corral.engine.environment import GATEWAY_CERTIFICATE, TRUST
 from corral.engine.ports import DriverStatus, EntryKind, GuestFiles, GuestLink, Listener, Saved
 from corral.errors import Conflict, HostError, NotFound, Unsupported
 from corral.host import mounts, namespaces
@@ -177,7 +178,9 @@ class OciDriver:
         """What a root is made of, lowest first."""
         trees = [self._store.layer_path(layer) for layer in layers]
         if self._takes_trusted(layers):
-            trees.append(trusted_layer(self._store.trusted, self._ca_bundle.read_bytes()))
+            gateway = self._ca_bundle.with_name(GATEWAY_CERTIFICATE).read_text()
+            inside = f"{TRUST}/{GATEWAY_CERTIFICATE}"
+            trees.append(trusted_layer(self._store.trusted, self._ca_bundle.read_bytes(), gateway, inside))
         return trees
 
     def _layers_take_trusted(self, layers: tuple[LayerDigest, ...]) -> bool:
