@@ -1,6 +1,6 @@
 /* File operations from within, for runtimes whose kernel would not see what the host changes (gVisor). Run
  * by PID 1 as the sandbox's root; paths are absolute. Exit codes: 0 done, 2 nothing there, 3 wrong type,
- * exists or not empty, 4 disk full, 5 anything else; one line of text on stderr. */
+ * exists or not empty, 4 disk full, 6 may not be changed, 5 anything else; one line of text on stderr. */
 #define _GNU_SOURCE
 #include "corral-init.h"
 
@@ -22,10 +22,12 @@ static int failed(const char *path)
 	switch (error) {
 	case ENOENT:
 		return 2;
-	case EISDIR: case ENOTDIR: case ENOTEMPTY: case EEXIST: case ELOOP: case ENXIO: case EINVAL:
+	case EISDIR: case ENOTDIR: case ENOTEMPTY: case EEXIST: case EBUSY: case ELOOP: case ENXIO: case EINVAL:
 		return 3;
 	case ENOSPC: case EDQUOT:
 		return 4;
+	case EROFS: case EACCES: case EPERM:
+		return 6;
 	default:
 		return 5;
 	}
@@ -140,13 +142,20 @@ static int make_directory(char *path, const struct owner *owner)
 	return 0;
 }
 
-static int remove_at(int directory, const char *name);
+static int remove_at(int directory, const char *name, dev_t device);
 
-static int remove_children(int directory, const char *name)
+/* What is mounted there is not removed with what it is mounted on: a volume belongs to others, too. */
+static int remove_children(int directory, const char *name, dev_t device)
 {
 	int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -1;
+	struct stat status;
+	if (fstat(fd, &status) || status.st_dev != device) {
+		close(fd);
+		errno = EBUSY;
+		return -1;
+	}
 	DIR *stream = fdopendir(fd);
 	if (!stream) {
 		close(fd);
@@ -155,14 +164,14 @@ static int remove_children(int directory, const char *name)
 	int result = 0;
 	for (struct dirent *item; !result && (item = readdir(stream));)
 		if (strcmp(item->d_name, ".") && strcmp(item->d_name, ".."))
-			result = remove_at(fd, item->d_name);
+			result = remove_at(fd, item->d_name, device);
 	int error = errno;
 	closedir(stream);
 	errno = error;
 	return result;
 }
 
-static int remove_at(int directory, const char *name)
+static int remove_at(int directory, const char *name, dev_t device)
 {
 	if (!unlinkat(directory, name, 0))
 		return 0;
@@ -170,7 +179,7 @@ static int remove_at(int directory, const char *name)
 		return errno == ENOENT && directory != AT_FDCWD ? 0 : -1;
 	/* A running process may add files meanwhile: try a few times before giving up. */
 	for (int attempt = 0; attempt < 3; attempt++) {
-		if (remove_children(directory, name))
+		if (remove_children(directory, name, device))
 			return -1;
 		if (!unlinkat(directory, name, AT_REMOVEDIR))
 			return 0;
@@ -180,14 +189,25 @@ static int remove_at(int directory, const char *name)
 	return -1;
 }
 
-static int remove_tree(const char *path)
+static int remove_tree(char *path)
 {
 	struct rlimit limit; /* one descriptor for each level of depth */
 	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
 		limit.rlim_cur = limit.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &limit);
 	}
-	return remove_at(AT_FDCWD, path) ? failed(path) : 0;
+	for (char *end = strchr(path, 0); end[-1] == '/' && end > path + 1;)
+		*--end = 0;
+	if (!path[1]) {
+		errno = EBUSY;
+		return failed(path);
+	}
+	char *slash = strrchr(path, '/');
+	*slash = 0;
+	struct stat status;
+	int result = stat(slash == path ? "/" : path, &status);
+	*slash = '/';
+	return result || remove_at(AT_FDCWD, path, status.st_dev) ? failed(path) : 0;
 }
 
 /* A file at the target is replaced, as rename(2) does it. */

@@ -171,12 +171,14 @@ class Daemon:
         return json.loads(self.cli(*args, "--json").stdout)
 
     def remove_all(self) -> None:
-        """Remove all of its pools and sandboxes."""
+        """Remove all of its pools, sandboxes and volumes."""
         with self.client() as client:
             for pool in client.list_pools():
                 client.remove_pool(pool.template, pool.isolation)
             for sandbox in client.list_sandboxes():
                 client.remove_sandbox(sandbox.id)
+            for volume in client.list_volumes():
+                client.remove_volume(volume.id)
 
 
 def _answers(path: Path) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Daemon
 
 PATIENCE = 30.0
-_ROWS = ("sandboxes", "grants", "templates", "secrets", "api_keys")
+_ROWS = ("sandboxes", "grants", "templates", "secrets", "api_keys", "volumes")
 
 
 def traces(daemon: "Daemon") -> frozenset[str]:

@@ -32,7 +32,7 @@ pytestmark = [
 
 POINTS = os.environ.get("CORRAL_POINTS", "1")
 SEED = os.environ.get("CORRAL_KILL_SEED", "1")
-BOX, MADE, POOL = "cut", "cut-made", "base"
+BOX, MADE, POOL, VOLUME = "cut", "cut-made", "base", "cut-volume"
 KEPT = "/home/user/kept"
 Act = Callable[[Client], object]
 
@@ -73,6 +73,22 @@ def _checkpointed(client: Client) -> None:
 def _pooled(client: Client) -> None:
     client.set_pool(POOL, 1, limits={"memory": 64 << 20})
     wait_for(lambda: client.list_pools()[0].ready == 1, "the pool is not filled")
+
+
+def _with_volume(client: Client) -> None:
+    client.create_volume(VOLUME)
+
+
+def _mounting(client: Client, isolation: str = "container") -> None:
+    _with_volume(client)
+    client.create_sandbox(name=BOX, isolation=isolation, volumes=[f"{VOLUME}:/data"])
+    client.write_file(BOX, KEPT, "kept")
+    client.write_file(BOX, "/data/kept", "kept")
+
+
+def _mounting_stopped(client: Client) -> None:
+    _mounting(client)
+    client.stop_sandbox(BOX, 0)
 
 
 @dataclass(frozen=True)
@@ -121,6 +137,18 @@ OPERATIONS = {
     "time to live": Operation(_running, lambda c: c.set_ttl(BOX, 3600), RUN, RUN),
     "store a secret": Operation(
         _running, lambda c: c.put_secret("cut-secret", "value-of-a-secret", "openai"), RUN, RUN
+    ),
+    "make a volume": Operation(_none, lambda c: c.create_volume(VOLUME), None, None),
+    "remove a volume": Operation(_with_volume, lambda c: c.remove_volume(VOLUME), None, None),
+    "create with a volume": Operation(
+        _with_volume, lambda c: c.create_sandbox(name=BOX, volumes=[f"{VOLUME}:/data"]), None, RUN
+    ),
+    "start with a volume": Operation(_mounting_stopped, lambda c: c.start_sandbox(BOX), STOP, RUN),
+    "suspend with a volume": Operation(
+        lambda c: _mounting(c, "gvisor"), lambda c: c.pause_sandbox(BOX, memory=True), RUN, State.SUSPENDED
+    ),
+    "read in a volume of a stopped one": Operation(
+        _mounting_stopped, lambda c: c.read_file(BOX, "/data/kept"), STOP, STOP
     ),
 }
 
@@ -213,12 +241,30 @@ class Scene:
             for other in client.list_sandboxes():
                 if other.name != BOX and other.state is RUN:
                     assert client.exec_command(other.name, "echo alive").stdout == "alive\n", other.name
+            self._check_volume(client, name, answered=answered)
             made = {template.name for template in client.list_templates()}
             if answered and ("checkpoint" in name or name == "build"):
                 assert MADE in made
             if MADE in made:
                 again = client.create_sandbox(MADE)
                 assert client.exec_command(again.id, "echo alive").stdout == "alive\n"
+
+    def _check_volume(self, client: Client, name: str, *, answered: bool) -> None:
+        """It is there with what was in it, or gone."""
+        found = [volume.name for volume in client.list_volumes()]
+        if name in ("make a volume", "remove a volume"):
+            after = [VOLUME] if name == "make a volume" else []
+            assert not answered or found == after
+        else:
+            assert found == ([VOLUME] if "volume" in name else [])
+        if found:
+            mounting = client.create_sandbox(volumes=[f"{VOLUME}:/data"])
+            kept = OPERATIONS[name].before is not None
+            wanted = "kept" if kept else ""
+            assert (
+                client.exec_command(mounting.id, "cat /data/kept 2>/dev/null; echo >> /data/new").stdout
+                == wanted
+            )
 
     def clear(self) -> None:
         """Remove all that a test makes; nothing else may be left."""
@@ -233,6 +279,8 @@ def _sweep(client: Client) -> None:
     for sandbox in client.list_sandboxes():
         with suppress(NotFound):
             client.remove_sandbox(sandbox.id)
+    for volume in client.list_volumes():
+        client.remove_volume(volume.id)
     for template in client.list_templates():
         if template.name == MADE:
             client.remove_template(template.id)

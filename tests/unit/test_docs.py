@@ -24,6 +24,7 @@ from corral.api import (
     processes,
     rates,
     sandboxes,
+    volumes,
 )
 from corral.cli.main import cli
 from corral.daemon.config import ConfigFile
@@ -101,6 +102,7 @@ def test_every_route_is_documented() -> None:
             grants,
             models,
             rates,
+            volumes,
             egress,
             approvals,
             pools,

@@ -24,6 +24,7 @@ from corral.api import (
     processes,
     rates,
     sandboxes,
+    volumes,
 )
 from corral.api.context import Authenticate
 from corral.api.e2b.app import E2bApi
@@ -54,6 +55,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "repos", "description": "What an agent did in its repository."},
     {"name": "templates", "description": "What sandboxes start from."},
     {"name": "pools", "description": "Sandboxes that are ready before they are asked for."},
+    {"name": "volumes", "description": "Directories that sandboxes mount, and that outlive them."},
     {"name": "builds", "description": "Making templates: from a Dockerfile or from steps."},
     {"name": "secrets", "description": "Credentials, used by the gateway on behalf of sandboxes."},
     {"name": "grants", "description": "What sandboxes' tokens may be used for."},
@@ -107,6 +109,7 @@ def create_app(
         pools,
         disk,
         builds,
+        volumes,
     ):
         app.include_router(module.router, max_body_size=MAX_JSON_BODY)
     for kind in (CorralError, RequestValidationError, HTTPException):

@@ -25,6 +25,7 @@ from corral.model.ids import check_labels
 from corral.model.project import Setup, SetupStep
 from corral.model.sandbox import IdlePolicy, Limits
 from corral.model.service import Service
+from corral.model.volume import parse_mount
 from corral.policy.push import parse_push_rule
 from corral.policy.repos import parse_repo
 from corral.protocol import sandboxes as protocol
@@ -86,6 +87,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         budget=body.budget,
         budget_at_most=body.budget_at_most,
         idle=IdlePolicy(body.idle_pause, body.idle_stop),
+        volumes=tuple(map(parse_mount, body.volumes)),
         queue=body.queue,
         queue_timeout=body.queue_timeout,
         repos=tuple(parse_repo(text) for text in body.git_repos),

@@ -40,6 +40,10 @@ def sandbox_info(value: sandbox.Sandbox) -> sandboxes.SandboxInfo:
         git_repos=[
             sandboxes.GitRepo(name=one.name, access=one.access, secret=one.secret) for one in spec.repos
         ],
+        volumes=[
+            sandboxes.VolumeMount(name=one.name, path=one.path, read_only=one.read_only)
+            for one in spec.volumes
+        ],
         ttl=None if spec.ttl is None else round(spec.ttl),
         agent=spec.agent,
         repo=spec.repo,

@@ -72,6 +72,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("corral.cli.builds:build", "Builds of templates."),
     "checkpoint": ("corral.cli.catalog:checkpoint", "Make a template of a sandbox."),
     "pool": ("corral.cli.pools:pool", "Keep sandboxes ready."),
+    "volume": ("corral.cli.volumes:volume", "Directories that outlive sandboxes."),
     "df": ("corral.cli.disk:df", "Show what takes disk."),
     "prune": ("corral.cli.disk:prune", "Give back disk that nothing needs."),
     "secret": ("corral.cli.secrets:secret", "Keys that stay on this host."),

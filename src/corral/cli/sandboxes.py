@@ -88,6 +88,12 @@ def create_options(command: F) -> F:
             metavar="allow|ask|deny:PATTERN",
             help="What it may push, such as allow:feature/* or deny:main.",
         ),
+        click.option(
+            "--volume",
+            multiple=True,
+            metavar="NAME:/PATH[:ro]",
+            help="A volume to mount (`corral volume create`); with :ro to only read it.",
+        ),
         click.option("--budget", type=Dollars(), help="What its model calls may cost. Default: the host's."),
         click.option(
             "--idle-pause", type=Duration(), help="Pause it after this time without use; 0 for never."
@@ -138,6 +144,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "queue_timeout": None if values["queue_timeout"] is None else max(1, int(values["queue_timeout"])),
         "git_repos": values["git_repo"],
         "push_rules": values["push_rule"],
+        "volumes": values["volume"],
         "models": patterns(values["models"]),
         "aliases": pairs(values["alias"], "an alias") or None,
         "expires": None if values["expires"] is None else max(1, int(values["expires"])),
@@ -163,6 +170,7 @@ Examples:
   corral create --name box --memory 2G --ttl 1h
   corral create -n 10 -l job=42 --json
   corral create --isolation gvisor --allow example.org
+  corral create --volume cache:/cache --volume models:/models:ro
   corral create --memory 8G --queue --queue-timeout 10m
   corral create --repo . --branch auto"""
 )
@@ -269,6 +277,7 @@ def show(app: App, name: str, as_json: bool) -> None:
             ("repository", info.repo),
             ("git repositories", ", ".join(f"{one.name} ({one.access})" for one in info.git_repos)),
             ("branch", info.branch),
+            ("volumes", ", ".join(f"{v.name}:{v.path}{':ro' * v.read_only}" for v in info.volumes)),
             ("user", info.user),
             ("work directory", info.workdir),
             ("memory", f"{size(stats.memory)} of {size(limits.memory)}" if stats else size(limits.memory)),

@@ -30,6 +30,7 @@ from corral.daemon.secret_command import CommandSource
 from corral.daemon.trust import write_trust
 from corral.daemon.webhook import Webhook
 from corral.drivers.oci import OciDriver
+from corral.drivers.volumes import StoreVolumes
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.approvals import Approvals, Terms
@@ -60,6 +61,7 @@ from corral.engine.services import Services
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
 from corral.engine.vigil import Pressure, Vigil
+from corral.engine.volumes import Volumes
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.gateway.journal import Journals
@@ -354,6 +356,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         tasks=tasks,
         rules=lambda: config.value.rules,
     )
+    volume_disk = StoreVolumes(root_store, lambda: config.value.unlimited_disk)
+    stack.callback(volume_disk.close)
+    volumes = Volumes(store=store, disk=volume_disk, registry=registry, admission=admission, clock=clock)
     sandboxes = Sandboxes(
         store=store,
         driver=driver,
@@ -379,6 +384,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
             on_leave=processes.leave,
             on_demand=lambda spec: pools.demand(spec),
         ),
+        volumes=volumes,
     )
     checkpoints = Checkpoints(
         store=store,
@@ -396,6 +402,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         templates=templates,
         registry=registry,
         space=lambda: _space(root_store),
+        volumes=volumes,
         rules=lambda: Retention(config.value.checkpoints_keep, config.value.checkpoints_size),
     )
     pools = Pools(
@@ -427,6 +434,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     for gateway in gateways:
         await gateway.started.wait()
     await secrets.publish()
+    await volumes.recover()
     await sandboxes.recover()
     await inspector.recover()
     await pools.load()
@@ -489,6 +497,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         checkpoints=checkpoints,
         disk=disk,
         pools=pools,
+        volumes=volumes,
         builds=builds,
         secrets=secrets,
         prices=Prices(store, client),

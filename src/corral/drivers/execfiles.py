@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 from corral.drivers.files import HostGuestFiles
 from corral.engine.ports import Entry, Watch
-from corral.errors import Conflict, CorralError, DiskFull, HostError, NotFound
+from corral.errors import Conflict, CorralError, DiskFull, Forbidden, HostError, NotFound
 from corral.host.filechecks import check_mode, inner_path, split_path
 from corral.host.fileerrors import shown
 
@@ -19,7 +19,7 @@ Run = Callable[[Sequence[str], AsyncIterator[bytes] | None, str], Awaitable[tupl
 
 PROGRAM = "/run/corral/init"
 _AS_ROOT = "0:0"
-_REFUSALS: dict[int, type[CorralError]] = {2: NotFound, 3: Conflict, 4: DiskFull}
+_REFUSALS: dict[int, type[CorralError]] = {2: NotFound, 3: Conflict, 4: DiskFull, 6: Forbidden}
 _MAX_REASON = 200
 
 

@@ -45,6 +45,7 @@ from corral.model.leak import Leak
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
 from corral.model.template import Template
+from corral.model.volume import VolumeMount
 from corral.network.networks import Networks
 from corral.network.pair import GATEWAY_ADDRESS
 from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files
@@ -54,6 +55,7 @@ from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.scan import Scanner
 from corral.rootfs.store import RootStore
 from corral.rootfs.trusted import fits, trusted_layer
+from corral.rootfs.volumes import VolumeDirectories
 from corral.wire import guest
 
 _log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class OciDriver:
         self._cgroup_root = f"/corral-{instance}"
         self._records = Records(data_dir / "sandboxes")
         self._images = MachineImages(store)
+        self._volumes = VolumeDirectories(store)
         self._runtimes = UsableRuntimes()
         self._opened: tuple[Layout, HostFacts, asyncio.AbstractEventLoop] | None = None
         self._mounting = asyncio.Lock()
@@ -138,7 +141,7 @@ class OciDriver:
                 "see `corral doctor`; to run without disk limits: `corral config set store.unlimited true`",
             )
         runtime = self._runtime(spec.runtime)
-        record = Record(spec.runtime, self._uid_base(spec.tenant), template.layers)
+        record = Record(spec.runtime, self._uid_base(spec.tenant), template.layers, spec.volumes)
         await asyncio.to_thread(self._begin, spec, record)
         try:
             async with asyncio.TaskGroup() as group:
@@ -172,7 +175,11 @@ class OciDriver:
         place = self._place(sandbox)
         if not mounts.is_mounted(place.root):
             layers = await asyncio.to_thread(self._trees, record.layers)
-            await mount_root(layers, self._store.sandbox_dir(sandbox), place.root, record.uid_base)
+            folder = self._store.sandbox_dir(sandbox)
+            await mount_root(layers, folder, place.root, record.uid_base, self._volumes_of(record))
+
+    def _volumes_of(self, record: Record) -> tuple[tuple[Path, VolumeMount], ...]:
+        return tuple((self._volumes.path(mount.id), mount) for mount in record.volumes)
 
     def _trees(self, layers: tuple[LayerDigest, ...]) -> list[Path]:
         """What a root is made of, lowest first."""
@@ -258,6 +265,8 @@ class OciDriver:
             hosts=place.etc / "hosts",
             hostname=place.etc / "hostname",
             machine_id=place.etc / "machine-id",
+            # On the root that a runtime with its own kernel believes to own alone, it would not see what others change.
+            volumes=self._volumes_of(self._records.get(spec.id)) if runtime.traits.own_kernel else (),
         )
         config = bundle_config(
             spec,

@@ -16,15 +16,17 @@ from pathlib import Path
 
 from corral.errors import InternalError, NotFound
 from corral.model.ids import LayerDigest, SandboxId, is_id
+from corral.model.volume import VolumeMount
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What of a sandbox must be known without its specification. `layers` lowest first."""
+    """What of a sandbox must be known without its specification. `layers` lowest first; `volumes` that are mounted in it."""
 
     runtime: str
     uid_base: int
     layers: tuple[LayerDigest, ...]
+    volumes: tuple[VolumeMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class Records:
         """The record, None if there is none. Raises InternalError for a damaged one."""
         try:
             data = json.loads(self._path(sandbox).read_bytes())
-            return Record(data["runtime"], int(data["uid_base"]), tuple(map(LayerDigest, data["layers"])))
+            volumes = tuple(VolumeMount(**mount) for mount in data.get("volumes", ()))
+            layers = tuple(map(LayerDigest, data["layers"]))
+            return Record(data["runtime"], int(data["uid_base"]), layers, volumes)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

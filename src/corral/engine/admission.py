@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from corral.engine.activity import Activity
 from corral.engine.ports import Driver, Machine, Progress
@@ -22,6 +23,17 @@ from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Limits, Sandbox
 from corral.policy import admission as policy
+
+
+class Others(Protocol):
+    """What takes disk of the host beside sandboxes, and waits in no queue."""
+
+    def holdings(self) -> Sequence[Holding]:
+        """Each as a sandbox that is stopped."""
+
+    async def measure(self) -> None:
+        """See how much they take now."""
+
 
 MAX_WAITING = 1000
 LOOK_SECONDS = 0.5
@@ -85,6 +97,7 @@ class Admission:
         self._activity = activity
         self._tasks = tasks
         self._rules = rules
+        self._others: Others | None = None
         self._held: dict[str, Holding] = {}
         self._waiting: dict[int, _Waiter] = {}
         self._came: dict[int, float] = {}
@@ -96,6 +109,17 @@ class Admission:
         self._looker: asyncio.Task[None] | None = None
         self._samples: dict[SandboxId, Amounts] = {}
         self._sampled_at = float("-inf")
+
+    def count(self, others: Others) -> None:
+        """Count these, too."""
+        self._others = others
+
+    def require(self, holding: Holding) -> None:
+        """Raise DiskFull, with the numbers, unless there is disk for something that is no sandbox."""
+        short = policy.shortage(holding, self._machine.room(), self._rules(), self.holdings())
+        if short is not None:
+            hint = policy.advice(short, holding.tenant, self._of_sandboxes(), self._rules(), queued=True)
+            raise DiskFull(f"{holding.name} {policy.reason(short)}", f"free space on the data disk: {hint}")
 
     @contextlib.asynccontextmanager
     async def place(
@@ -129,8 +153,8 @@ class Admission:
     async def overview(self) -> Overview:
         """How the host stands, with everybody's sandboxes."""
         await self._sample()
-        holdings = self.holdings()
-        lines = policy.overview(self._machine.room(), self._rules(), holdings)
+        holdings = self._of_sandboxes()
+        lines = policy.overview(self._machine.room(), self._rules(), [*holdings, *self._beside()])
         return Overview(lines, holdings, self.queue())
 
     def queue(self) -> list[Waiting]:
@@ -149,9 +173,16 @@ class Admission:
         ]
 
     def holdings(self) -> list[Holding]:
-        """Whatever counts: rows, and what was admitted for another state than its row's."""
+        """Whatever counts."""
+        return [*self._of_sandboxes(), *self._beside()]
+
+    def _of_sandboxes(self) -> list[Holding]:
+        """Rows, and what was admitted for another state than its row's."""
         found: dict[str, Holding] = {item.id: self._holding(item) for item in self._registry.all()}
         return list({**found, **self._held}.values())
+
+    def _beside(self) -> Sequence[Holding]:
+        return () if self._others is None else self._others.holdings()
 
     def _holding(self, sandbox: Sandbox) -> Holding:
         spec = sandbox.spec
@@ -258,7 +289,7 @@ class Admission:
             return NoCapacity(
                 f"{policy.reason(short)}: more than this host has, or your tenant may have", "ask for less"
             )
-        hint = policy.advice(short, ticket.tenant, self.holdings(), self._rules(), queued=queued)
+        hint = policy.advice(short, ticket.tenant, self._of_sandboxes(), self._rules(), queued=queued)
         if short.resource is Resource.DISK and short.whose is Whose.HOST:
             return DiskFull(
                 f"the new sandbox {policy.reason(short)}{waited}", f"free space on the data disk: {hint}"
@@ -281,6 +312,8 @@ class Admission:
                     Resource.PIDS: float(stats.pids),
                     Resource.DISK: float(stats.disk),
                 }
+        if self._others is not None:
+            await self._others.measure()
         self._samples = samples
         self._sampled_at = time.monotonic()
         self._held = {

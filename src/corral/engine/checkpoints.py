@@ -10,7 +10,7 @@ from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.suspension import Captured
 from corral.engine.templates import CHECKPOINT, Templates, check_free_name, silent
-from corral.errors import Conflict, InvalidInput
+from corral.errors import Conflict, InvalidInput, Unsupported
 from corral.model.ids import TenantId, check_name
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
@@ -71,6 +71,11 @@ class Checkpoints:
         await self._check_replaceable(tenant, name)
         async with self._templates.holding_layers():
             async with self._sandboxes.locked(tenant, ref) as sandbox:
+                if memory and sandbox.spec.volumes:
+                    raise Unsupported(
+                        "a checkpoint with memory cannot be made of a sandbox with volumes: what runs in it needs them",
+                        "leave --memory out, or fork it: forks mount its volumes",
+                    )
                 captured = await self._sandboxes.capture(sandbox, memory=memory)
             try:
                 parent = await self._store.template(sandbox.spec.template)

@@ -16,6 +16,7 @@ from corral.engine.registry import Registry
 from corral.engine.running import Running
 from corral.engine.suspension import Suspension
 from corral.engine.templates import Templates
+from corral.engine.volumes import Volumes
 from corral.errors import Conflict, HostError, NoCapacity
 from corral.model.budget import Window
 from corral.model.grants import Grant
@@ -47,6 +48,7 @@ class Creation:
         hooks: Hooks,
         running: Running,
         suspension: Suspension,
+        volumes: Volumes,
     ) -> None:
         self._store = store
         self._driver = driver
@@ -58,11 +60,12 @@ class Creation:
         self._hooks = hooks
         self._running = running
         self._suspension = suspension
+        self._volumes = volumes
 
     async def create(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
         """A new running sandbox. A create that fails leaves nothing.
 
-        Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
+        Raises InvalidInput, NotFound (template, secret, volume), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
         room, and `request` does not queue, or did in vain).
         """
         request = await self._hooks.complete(tenant, checked(request))
@@ -115,6 +118,7 @@ class Creation:
             template=template,
             usable=self._driver.runtimes(),
             secrets=request.secrets or (),
+            volumes=self._volumes.resolve(tenant, request.volumes),
             now=self._clock.now(),
             spare=spare,
         )
@@ -141,6 +145,7 @@ class Creation:
         async with self._registry.lock(spec.id):
             grant = await self._admit(spec, request)
             try:
+                self._volumes.require(spec.tenant, spec.volumes)
                 if request.budget is not None:
                     await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
                 await self._running.bring_up(

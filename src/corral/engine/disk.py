@@ -8,6 +8,7 @@ from enum import StrEnum
 from corral.engine.ports import Driver, Layers, Store
 from corral.engine.registry import Registry
 from corral.engine.templates import Templates
+from corral.engine.volumes import Volumes
 from corral.errors import CorralError, NotFound
 from corral.model.ids import LayerDigest, TenantId
 from corral.model.template import Template
@@ -25,6 +26,7 @@ class UseKind(StrEnum):
     TEMPLATE = "template"
     CHECKPOINT = "checkpoint"
     SANDBOX = "sandbox"
+    VOLUME = "volume"
     UNUSED = "unused"
 
 
@@ -77,6 +79,7 @@ class Disk:
         templates: Templates,
         registry: Registry,
         space: Callable[[], Awaitable[Space]],
+        volumes: Volumes,
         rules: Callable[[], Retention],
     ) -> None:
         """`rules` is what the operator has said of checkpoints."""
@@ -86,11 +89,14 @@ class Disk:
         self._templates = templates
         self._registry = registry
         self._space = space
+        self._volumes = volumes
         self._rules = rules
 
     async def overview(self, tenant: TenantId) -> Overview:
-        """What a tenant's templates and sandboxes take, and what nobody needs. A layer is shared with other tenants, too."""
+        """What a tenant's templates, sandboxes and volumes take, and what nobody needs. Layers are shared with others, too."""
         uses = [*await self._of_templates(tenant), *await self._of_sandboxes(tenant)]
+        for volume in self._volumes.list(tenant):
+            uses.append(Use(UseKind.VOLUME, volume.name, await self._volumes.usage(volume), 0))
         if unused := await self._unused():
             uses.append(unused)
         return Overview(await self._space(), sorted(uses, key=lambda use: -use.own))

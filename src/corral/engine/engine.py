@@ -23,6 +23,7 @@ from corral.engine.samples import Samples
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.templates import Templates
 from corral.engine.vault import Prices, Secrets
+from corral.engine.volumes import Volumes
 from corral.errors import Conflict
 from corral.model.events import Event
 from corral.model.ids import SandboxId, TenantId
@@ -81,6 +82,7 @@ class Engine:
     checkpoints: Checkpoints
     disk: Disk
     pools: Pools
+    volumes: Volumes
     builds: Builds
     secrets: Secrets
     prices: Prices

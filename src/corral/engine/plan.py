@@ -22,6 +22,7 @@ from corral.model.route import Route
 from corral.model.sandbox import Expiry, IdlePolicy, Isolation, Limits, SandboxSpec
 from corral.model.service import MAX_SERVICES, Service, services_of
 from corral.model.template import Template, TemplateConfig
+from corral.model.volume import VolumeMount, VolumeWish, check_mounts
 from corral.policy.budget import checked_cap
 from corral.policy.models import checked_rules
 from corral.policy.repos import MAX_REPOS
@@ -46,6 +47,7 @@ class CreateRequest:
     `repos` are git repositories that it may use, with or without the secret that opens each;
     `push` says what it may push. `services` are started beside what the template starts. `setup`
     is done for the repository before, where it was not.
+    `volumes` of the tenant are mounted in it.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
     `forked`: what it is made from holds all that it needs. `route` says how its requests go out.
     """
@@ -83,6 +85,7 @@ class CreateRequest:
     variables: dict[str, str] = field(default_factory=dict)
     forked: bool = False
     route: Route = field(default_factory=Route)
+    volumes: tuple[VolumeWish, ...] = ()
 
 
 def checked(request: CreateRequest) -> CreateRequest:
@@ -107,6 +110,7 @@ def checked(request: CreateRequest) -> CreateRequest:
     egress_policy(request.allow, request.deny)
     checked_route(request.route)
     check_services(request.services)
+    check_mounts(request.volumes)
     checked_cap(request.budget)
     checked_cap(request.budget_at_most)
     if len(request.repos) > MAX_REPOS:
@@ -227,6 +231,7 @@ def build_spec(
     template: Template,
     usable: dict[Isolation, tuple[str, ...]],
     secrets: tuple[str, ...],
+    volumes: tuple[VolumeMount, ...],
     now: datetime,
     spare: bool = False,
 ) -> SandboxSpec:
@@ -260,4 +265,5 @@ def build_spec(
         services=_services(template.config, request.services),
         variables=request.variables,
         template_name=template.name,
+        volumes=volumes,
     )

@@ -22,6 +22,7 @@ from corral.engine.registry import Registry
 from corral.engine.running import Running, own_image
 from corral.engine.suspension import Captured, Suspension
 from corral.engine.templates import Templates
+from corral.engine.volumes import Volumes
 from corral.errors import Conflict, CorralError, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.egress import EgressPolicy
@@ -60,6 +61,7 @@ class Sandboxes:
         admission: Admission,
         activity: Activity,
         hooks: Hooks,
+        volumes: Volumes,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`steady` gives seconds that pass while the host runs, whatever is done to its clock."""
@@ -107,6 +109,7 @@ class Sandboxes:
             hooks=hooks,
             running=self._running,
             suspension=self._suspension,
+            volumes=volumes,
         )
         self._recovery = Recovery(
             driver=driver,
@@ -148,7 +151,7 @@ class Sandboxes:
     async def create(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
         """A new running sandbox. A create that fails leaves nothing.
 
-        Raises InvalidInput, NotFound (template, secret), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
+        Raises InvalidInput, NotFound (template, secret, volume), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
         room, and `request` does not queue, or did in vain).
         """
         return await self._creation.create(tenant, request)

@@ -17,6 +17,8 @@ ProcessId = NewType("ProcessId", int)
 ImageId = NewType("ImageId", str)
 """16 lower-case hexadecimal digits: a machine image, what ran in a sandbox at one moment."""
 GrantId = NewType("GrantId", str)
+VolumeId = NewType("VolumeId", str)
+"""16 lower-case hexadecimal digits."""
 
 DEFAULT_TENANT = TenantId("default")
 
@@ -57,7 +59,7 @@ def check_template_name(name: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` has the form of a sandbox's or template's id."""
+    """Whether `text` has the form of an id of 16 digits."""
     return _ID.fullmatch(text) is not None
 
 

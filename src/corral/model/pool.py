@@ -46,6 +46,7 @@ class Pool:
             and spec.template == template
             and spec.runtime == self.runtime
             and spec.limits == self.limits
+            and not spec.volumes
         )
 
 
@@ -67,6 +68,7 @@ def interchangeable(one: SandboxSpec, other: SandboxSpec) -> bool:
         and one.template == other.template
         and one.runtime == other.runtime
         and one.limits == other.limits
+        and one.volumes == other.volumes
     )
 
 

@@ -10,6 +10,7 @@ from corral.model.git import PushPolicy, RepoGrant
 from corral.model.ids import SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.service import Service
+from corral.model.volume import VolumeMount
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -78,6 +79,7 @@ class SandboxSpec:
     `services` are started at each of its starts, after its repository has come in.
     `spare`: it waits in a warm pool, belongs to nobody yet and is shown to nobody.
     `variables` names the environment variable of a secret's placeholder where it is not the secret's own.
+    `volumes` are mounted in it from its first start on.
     `template_name`: what its template was called when it was made; a fork keeps that of the first one.
     `route` is its `Route`, sealed by the store; empty for none.
     """
@@ -110,6 +112,7 @@ class SandboxSpec:
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     template_name: str = ""
     route: str = ""
+    volumes: tuple[VolumeMount, ...] = ()
 
     @property
     def ends_at(self) -> datetime | None:

@@ -6,6 +6,7 @@ limits hold. Nothing here is taken from the image: what starts is Corral's own i
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from corral.host.namespaces import ID_RANGE
 from corral.model.ids import SandboxId
 from corral.model.sandbox import Limits, SandboxSpec
 from corral.model.template import TemplateConfig
+from corral.model.volume import VolumeMount
 from corral.oci.seccomp import seccomp_profile
 
 INIT = "/run/corral/init"
@@ -79,7 +81,8 @@ class HostFacts:
 @dataclass(frozen=True, slots=True)
 class BundlePaths:
     """Where the parts of a sandbox are on the host. `sysfs` is None for a runtime that brings its own. `bound_bundle`: the
-    root does not hold the certificates, so they are bound over its own.
+    root does not hold the certificates, so they are bound over its own. `volumes`, by their directories, that the
+    runtime is to mount, last of all.
     """
 
     root: Path
@@ -94,6 +97,7 @@ class BundlePaths:
     hosts: Path
     hostname: Path
     machine_id: Path
+    volumes: Sequence[tuple[Path, VolumeMount]] = ()
 
 
 def bundle_config(
@@ -209,6 +213,8 @@ def _mounts(paths: BundlePaths, limits: Limits, facts: HostFacts) -> list[dict[s
     ]
     if facts.cgroup_version == 2:  # by it, programs see their limits; version 1 would take ten more mounts
         found.append(_mount("/sys/fs/cgroup", "cgroup2", "cgroup", [*fixed, "ro"]))
+    for source, volume in paths.volumes:
+        found.append(_bind(volume.path, source, "nosuid", "nodev", "ro" if volume.read_only else "rw"))
     return found
 
 

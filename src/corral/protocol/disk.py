@@ -9,7 +9,7 @@ class DiskUse(Reply):
     """What something takes, in bytes."""
 
     kind: str = Field(
-        description="`template`, `checkpoint`, `sandbox`, or `unused`: what nothing needs any more."
+        description="`template`, `checkpoint`, `sandbox`, `volume`, or `unused`: what nothing needs any more."
     )
     name: str
     own: int = Field(description="What comes back when it is removed.")

@@ -8,6 +8,7 @@ from corral.model.git import Access
 from corral.model.ids import NAME_PATTERN
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, Isolation
+from corral.model.volume import MAX_MOUNTS
 from corral.policy.budget import MAX_CAP
 from corral.policy.push import MAX_RULES
 from corral.policy.repos import MAX_REPOS
@@ -59,6 +60,12 @@ RepoText = Annotated[
 PushRuleText = Annotated[
     str,
     Field(min_length=5, max_length=300, examples=["allow:feature/*", "deny:main", "ask:refs/tags/*:create"]),
+]
+
+
+VolumeText = Annotated[
+    str,
+    Field(min_length=3, max_length=4200, examples=["cache:/data", "models:/models:ro"]),
 ]
 
 
@@ -186,6 +193,9 @@ class CreateSandbox(Request):
         default=None,
         description="Seconds without use after which it is stopped; 0 for never. Default: the host's.",
     )
+    volumes: list[VolumeText] = Field(
+        default_factory=list, max_length=MAX_MOUNTS, description="Volumes to mount, as NAME:/path[:ro]."
+    )
     queue: bool = Field(
         default=False, description="Wait for room on the host in a fair queue, rather than be refused."
     )
@@ -226,6 +236,14 @@ class GitRepo(Reply):
     secret: str | None = Field(description="The credential that the gateway adds; null for none.")
 
 
+class VolumeMount(Reply):
+    """A volume that is mounted in it."""
+
+    name: str
+    path: str
+    read_only: bool
+
+
 class SandboxInfo(Reply):
     """A sandbox as it stands."""
 
@@ -249,6 +267,7 @@ class SandboxInfo(Reply):
     secrets: list[str]
     git_repos: list[GitRepo] = Field(default_factory=list)
     push_rules: list[str] = Field(default_factory=list, description="Before the defaults.")
+    volumes: list[VolumeMount] = Field(default_factory=list)
     ttl: int | None = None
     agent: str | None = None
     repo: str | None = None

@@ -16,7 +16,9 @@ from pathlib import Path
 from corral.errors import HostError, InvalidInput, Unsupported
 from corral.host import mounts, syscalls
 from corral.host.namespaces import userns_fd
+from corral.model.volume import VolumeMount
 from corral.rootfs.records import read_record
+from corral.rootfs.volumes import attach
 
 MAX_LAYERS = 128
 # A renamed directory of a lower layer is noted, not refused with EXDEV, which npm and others do not expect.
@@ -24,8 +26,14 @@ MAX_LAYERS = 128
 _OPTIONS = (("redirect_dir", "on"), ("metacopy", "off"), ("index", "off"), ("xino", "off"))
 
 
-async def mount_root(layers: Sequence[Path], sandbox_dir: Path, target: Path, uid_base: int) -> None:
-    """Mount the root of a sandbox at the directory `target`.
+async def mount_root(
+    layers: Sequence[Path],
+    sandbox_dir: Path,
+    target: Path,
+    uid_base: int,
+    volumes: Sequence[tuple[Path, VolumeMount]] = (),
+) -> None:
+    """Mount the root of a sandbox at the directory `target`, with its volumes.
 
     `layers`: layer paths of the store, lowest first. `sandbox_dir`: its directory in the store, with
     `upper` and `work`. `uid_base`: the host id of its root. Raises InvalidInput, HostError; then nothing is
@@ -37,7 +45,7 @@ async def mount_root(layers: Sequence[Path], sandbox_dir: Path, target: Path, ui
         )
     mappings = [await _mapping(read_record(layer.parent).uid_base, uid_base) for layer in layers]
     try:
-        await asyncio.to_thread(_mount, layers, mappings, sandbox_dir, target)
+        await asyncio.to_thread(_mount_all, layers, mappings, sandbox_dir, target, uid_base, volumes)
     except OSError as error:
         missing = [layer.parent.name for layer in layers if not layer.is_dir()]
         if missing:
@@ -69,12 +77,28 @@ async def detached_root(layers: Sequence[Path], sandbox_dir: Path, uid_base: int
 
 
 async def unmount_root(target: Path) -> None:
-    """Unmount a sandbox's root. Idempotent."""
+    """Unmount a sandbox's root, and with it its volumes. Idempotent."""
     await asyncio.to_thread(mounts.unmount, target)
 
 
 async def _mapping(source: int, uid_base: int) -> int | None:
     return None if source == uid_base else await userns_fd(uid_base, first=source)
+
+
+def _mount_all(
+    layers: Sequence[Path],
+    mappings: Sequence[int | None],
+    sandbox_dir: Path,
+    target: Path,
+    uid_base: int,
+    volumes: Sequence[tuple[Path, VolumeMount]],
+) -> None:
+    _mount(layers, mappings, sandbox_dir, target)
+    try:
+        attach(target, volumes, uid_base)
+    except BaseException:
+        mounts.unmount(target)
+        raise
 
 
 def _mount(layers: Sequence[Path], mappings: Sequence[int | None], sandbox_dir: Path, target: Path) -> None:

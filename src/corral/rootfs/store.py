@@ -6,6 +6,7 @@ DATA/store/            on a btrfs: the data directory's own, or DATA/store.img (
   sandboxes/ID/        upper/ and work/ of its overlay
   spools/ID/           the output of its processes, with a limit of its own: a full disk still says so
   machines/            see `machine_images`
+  volumes/ID           see `volumes`
   trusted/             see `trusted`
   damaged/HEX          what is wrong with a layer (see `soundness`)
   seeds/               what new ones are made from, so that no two files of a sandbox have one inode number
@@ -16,7 +17,7 @@ DATA/store.json        the kind of this store, which never changes
 Every change becomes visible by one rename or one subvolume operation; what a crash leaves in `tmp` is
 removed by the next `open`. The store stays mounted when the daemon ends, since sandboxes outlive it.
 
-Only root may enter `layers`, `sandboxes`, `spools`, `machines`, `trusted`, `seeds` and `tmp`: they hold setuid programs
+Only root may enter `layers`, `sandboxes`, `spools`, `machines`, `volumes`, `trusted`, `seeds` and `tmp`: they hold setuid programs
 that anyone may have put into an image, and processes' memory.
 """
 
@@ -380,6 +381,7 @@ class RootStore:
             self._sandboxes,
             self._spools,
             self.machines,
+            self.volumes,
             self.trusted,
             self._seeds,
             self._damaged,
@@ -427,6 +429,11 @@ class RootStore:
     def machines(self) -> Path:
         """Where machine images are."""
         return self.root / "machines"
+
+    @property
+    def volumes(self) -> Path:
+        """Where volumes are."""
+        return self.root / "volumes"
 
     @property
     def trusted(self) -> Path:

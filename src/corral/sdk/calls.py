@@ -10,6 +10,7 @@ from corral.model.sandbox import Isolation
 from corral.model.secrets import Provider, SecretForm
 from corral.protocol import approvals, audit, catalog, learning, pools, sandboxes
 from corral.protocol import disk as disk_shapes
+from corral.protocol import volumes as volume_shapes
 from corral.protocol.base import Done
 from corral.protocol.processes import ProcessInfo
 from corral.sdk.operations import (
@@ -84,6 +85,7 @@ def create_sandbox(
     models: Iterable[str] | None = None,
     aliases: Mapping[str, str] | None = None,
     expires: int | None = None,
+    volumes: Iterable[str] = (),
     progress: OnProgress | None = None,
 ) -> LongCall[sandboxes.SandboxInfo]:
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
@@ -102,7 +104,7 @@ def create_sandbox(
     `setup`: what is done once for `repo` and kept, and `services`: programs that run from each start on, both as the API
     has them (`corral.sdk.projects` reads them from a repository's corral.toml).
     `models`: patterns of models that it may use; `aliases`: model asked for → model sent; `expires`: seconds until its
-    grant covers nothing any more.
+    grant covers nothing any more. `volumes`: what is mounted in it, as `name:/path`, or `name:/path:ro` to only read it.
     """
     body = build(
         sandboxes.CreateSandbox,
@@ -136,6 +138,7 @@ def create_sandbox(
             models=None if models is None else list(models),
             aliases=None if aliases is None else dict(aliases),
             expires=expires,
+            volumes=list(volumes) or None,
         ),
     )
     request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)
@@ -475,6 +478,30 @@ def list_pools() -> Call[list[pools.PoolInfo]]:
 def remove_pool(template: str, isolation: Isolation | str | None = None) -> Call[None]:
     """End a template's pools, or the one of an isolation, and remove the sandboxes that wait in them."""
     return Call(post(url("pools", template, isolation=isolation), method="DELETE", quick=False), _done)
+
+
+# -- volumes ------------------------------------------------------------------------------------------------------
+
+
+def create_volume(name: str, size: int | None = None) -> Call[volume_shapes.VolumeInfo]:
+    """An empty volume that can hold `size` bytes (default: 10 GiB), for sandboxes to mount."""
+    body = build(volume_shapes.NewVolume, name=name, **_given(size=size))
+    return Call(post(url("volumes"), body), reply(volume_shapes.VolumeInfo))
+
+
+def list_volumes() -> Call[list[volume_shapes.VolumeInfo]]:
+    """The tenant's volumes, by name."""
+    return Call(get(url("volumes")), lambda body: parse(volume_shapes.VolumeList, body).volumes)
+
+
+def get_volume(ref: str) -> Call[volume_shapes.VolumeInfo]:
+    """A volume, by name or id."""
+    return Call(get(url("volumes", ref)), reply(volume_shapes.VolumeInfo))
+
+
+def remove_volume(ref: str) -> Call[None]:
+    """Remove a volume with all that is in it; refused while a sandbox mounts it."""
+    return Call(post(url("volumes", ref), method="DELETE", quick=False), _done)
 
 
 # -- secrets, prices, the daemon ----------------------------------------------------------------------------------

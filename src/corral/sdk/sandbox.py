@@ -51,6 +51,7 @@ class CreateOptions(TypedDict, total=False):
     queue_timeout: int | None
     git_repos: tuple[str, ...]
     push_rules: tuple[str, ...]
+    volumes: tuple[str, ...]
     progress: OnProgress | None
 
 

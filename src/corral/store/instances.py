@@ -1,8 +1,8 @@
 """Whose rows are whose, where several daemons share a database.
 
-Sandboxes, templates (whose layers are files of one host), warm pools, questions and reservations belong to the installation that
-made them: a random name that is kept in its data directory. Queries that take all rows, or find one by its name, take those of
-their own installation. Tenants, secrets, prices, budgets, usage, keys and the audit log are shared.
+Sandboxes, templates (whose layers are files of one host), warm pools, volumes, questions and reservations belong to the
+installation that made them: a random name that is kept in its data directory. Queries that take all rows, or find one by its
+name, take those of their own installation. Tenants, secrets, prices, budgets, usage, keys and the audit log are shared.
 """
 
 from sqlalchemy import Connection, update

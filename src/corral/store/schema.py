@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0012"
+HEAD = "0013"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -284,6 +284,18 @@ pools = Table(
     Column("document", JSON, nullable=False),
 )
 """Warm pools. Their spares are sandboxes."""
+
+volumes = Table(
+    "volumes",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("instance", String(16), nullable=False),
+    Column("tenant", String(63), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("document", JSON, nullable=False),
+    UniqueConstraint("instance", "tenant", "name"),
+)
+"""Volumes, those too that are being made or removed."""
 
 past = Table(
     "past",

@@ -13,7 +13,7 @@ from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Drawn, LedgerEntry, Outcome, Rate, Rates, Settlement, Window
 from corral.model.grants import Grant, ModelRules, TenantModels
-from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
+from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId, VolumeId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
 from corral.model.route import Route
@@ -21,6 +21,7 @@ from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
+from corral.model.volume import Volume
 from corral.store import (
     approvals,
     audit,
@@ -32,6 +33,7 @@ from corral.store import (
     templates,
     tenant_models,
     vault,
+    volumes,
 )
 from corral.store.auditlog import AuditChain
 from corral.store.database import Database
@@ -120,6 +122,18 @@ class SqlStore:
     async def pools(self) -> list[Pool]:
         """All tenants' warm pools."""
         return await self._database.run(pools.select_all)
+
+    async def put_volume(self, volume: Volume) -> None:
+        """Add a volume, or replace what is said of it; on return it survives a power cut."""
+        await self._database.run_durable(volumes.put, volume)
+
+    async def remove_volume(self, volume: VolumeId) -> None:
+        """Idempotent."""
+        await self._database.run(volumes.remove, volume)
+
+    async def volumes(self) -> list[Volume]:
+        """All tenants' volumes."""
+        return await self._database.run(volumes.select_all)
 
     async def set_state(self, sandbox: Sandbox, *, lasting: bool = False) -> None:
         """Update state, reason, exit code and time; `lasting`: on return that survives a power cut. Raises NotFound."""

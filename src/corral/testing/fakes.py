@@ -22,13 +22,14 @@ from corral.model.build import RegistryLogin
 from corral.model.capacity import Amounts, Resource, Room
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant, TenantModels
-from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId
+from corral.model.ids import ImageId, LayerDigest, ProcessId, SandboxId, VolumeId
 from corral.model.leak import Leak
 from corral.model.process import ProcessInfo, Stream
 from corral.model.route import Route
 from corral.model.sandbox import GIB, Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
 from corral.model.template import Template
+from corral.model.volume import Volume
 
 _HEADER = struct.Struct("<BBHI")
 _HELLO, _WELCOME, _READY = 1, 65, 66
@@ -271,6 +272,41 @@ class FakeDriver:
         """A digest made of its id."""
         self._step("commit")
         return LayerDigest("sha256:" + (sandbox * 4)[:64])
+
+
+class FakeVolumeDisk:
+    """Directories that are sizes in a table. `fail_at` names methods that raise HostError."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[VolumeId, int] = {}
+        self.used = 0
+        self.fail_at: set[str] = set()
+
+    def _step(self, name: str) -> None:
+        if name in self.fail_at:
+            raise HostError(f"{name} was told to fail")
+
+    async def create(self, volume: Volume, uid_base: int) -> None:
+        """It is there, then it may fail."""
+        self.sizes[volume.id] = volume.size
+        self._step("create")
+
+    async def remove(self, volume: VolumeId) -> None:
+        """It is gone."""
+        self._step("remove")
+        self.sizes.pop(volume, None)
+
+    async def known(self) -> set[VolumeId]:
+        """All in the table."""
+        return set(self.sizes)
+
+    async def usage(self, volume: VolumeId) -> int:
+        """As said in `used`."""
+        return self.used
+
+    def files(self, volume: VolumeId, uid_base: int) -> GuestFiles:
+        """It has none."""
+        raise Conflict("a fake volume has no files")
 
 
 class FakeGateway:

@@ -41,6 +41,7 @@ def build(request: CreateRequest) -> object:
         template=TEMPLATE,
         usable=USABLE,
         secrets=(),
+        volumes=(),
         now=NOW,
     )
 

@@ -21,6 +21,7 @@ from corral.engine.registry import Registry
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.services import Services
 from corral.engine.templates import Templates
+from corral.engine.volumes import Volumes
 from corral.errors import Conflict, CorralError, DiskFull, HostError, InvalidInput, NoCapacity, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.budget import Window
@@ -31,7 +32,7 @@ from corral.model.sandbox import GIB, Limits, Sandbox, SandboxSpec
 from corral.model.secrets import Secret
 from corral.model.template import TemplateConfig
 from corral.store.store import SqlStore
-from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine
+from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine, FakeVolumeDisk
 
 OTHER = TenantId("other")
 
@@ -53,6 +54,7 @@ class World:
     tasks: TaskOwner
     layers: FakeLayers = field(default_factory=FakeLayers)
     machine: FakeMachine = field(default_factory=FakeMachine)
+    volume_disk: FakeVolumeDisk = field(default_factory=FakeVolumeDisk)
     rules: Rules = field(default_factory=Rules)
     passed: float = 0.0
     failing_provision: bool = False
@@ -62,6 +64,7 @@ class World:
     registry: Registry = field(init=False)
     templates: Templates = field(init=False)
     checkpoints: Checkpoints = field(init=False)
+    volumes: Volumes = field(init=False)
     """Parts of the engine that was made last."""
 
     secrets: dict[str, Secret] = field(default_factory=dict)
@@ -108,6 +111,13 @@ class World:
         self.templates = Templates(
             self.store, self.layers, self.clock, no_agent, on_prune=lambda: made.sweep_images()
         )
+        self.volumes = Volumes(
+            store=self.store,
+            disk=self.volume_disk,
+            registry=registry,
+            admission=admission,
+            clock=self.clock,
+        )
         made = Sandboxes(
             store=self.store,
             driver=self.driver,
@@ -129,6 +139,7 @@ class World:
                 on_leave=processes.leave,
                 on_demand=lambda spec: self.demand(spec),
             ),
+            volumes=self.volumes,
             steady=lambda: self.passed,
         )
         self.checkpoints = Checkpoints(

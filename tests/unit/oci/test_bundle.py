@@ -7,10 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from corral.errors import InvalidInput
 from corral.model.egress import EgressPolicy
-from corral.model.ids import DEFAULT_TENANT, SandboxId, TemplateId
+from corral.model.ids import DEFAULT_TENANT, SandboxId, TemplateId, VolumeId
 from corral.model.sandbox import MIB, Isolation, Limits, SandboxSpec
 from corral.model.template import TemplateConfig
+from corral.model.volume import VolumeMount, VolumeWish, check_mounts
 from corral.oci.bundle import BundlePaths, HostFacts, bundle_config, guest_files, probe_config
 
 FACTS = HostFacts(machine="x86_64", cgroup_version=1, swap_limit=True, io_weight=True, nofile=20000)
@@ -70,6 +74,28 @@ def mount_at(made: dict[str, Any], target: str) -> dict[str, Any]:
     (found,) = [mount for mount in made["mounts"] if mount["destination"] == target]
     assert isinstance(found, dict)
     return found
+
+
+def test_a_volume_hides_nothing_that_is_mounted() -> None:
+    """Where something is mounted, and above it, no volume may be: so no mount is ever made on what a volume holds."""
+    for mount in config()["mounts"]:
+        path = mount["destination"]
+        while path != "/":
+            with pytest.raises(InvalidInput):
+                check_mounts([VolumeWish("data", path)])
+            path = path.rpartition("/")[0] or "/"
+
+
+def test_volumes_come_last_and_hold_nothing_to_become_root_by() -> None:
+    volumes = ((Path("/v/1"), VolumeMount(VolumeId("1" * 16), "data", "/data")),
+               (Path("/v/2"), VolumeMount(VolumeId("2" * 16), "ref", "/ref", read_only=True)))  # fmt: skip
+    made = config(paths=replace(PATHS, volumes=volumes))
+    assert [(m["destination"], m["source"]) for m in made["mounts"][-2:]] == [
+        ("/data", "/v/1"),
+        ("/ref", "/v/2"),
+    ]
+    assert all({"nosuid", "nodev"} <= set(mount["options"]) for mount in made["mounts"][-2:])
+    assert ("rw" in made["mounts"][-2]["options"], "ro" in made["mounts"][-1]["options"]) == (True, True)
 
 
 def test_root_inside_is_a_shifted_id_outside() -> None:

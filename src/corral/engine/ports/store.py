@@ -10,7 +10,7 @@ from corral.model.approval import Approval, ApprovalId, Permission, Status
 from corral.model.audit import AuditCheck, AuditEntry, AuditItem
 from corral.model.budget import Balance, Drawn, LedgerEntry, Outcome, Rate, Rates, Settlement, Window
 from corral.model.grants import Grant, ModelRules, TenantModels
-from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId
+from corral.model.ids import GrantId, LayerDigest, SandboxId, TemplateId, TenantId, VolumeId
 from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
 from corral.model.route import Route
@@ -18,6 +18,7 @@ from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
+from corral.model.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,15 @@ class Store(Protocol):
 
     async def pools(self) -> list[Pool]:
         """All tenants' warm pools."""
+
+    async def put_volume(self, volume: Volume) -> None:
+        """Add a volume, or replace what is said of it; on return it survives a power cut."""
+
+    async def remove_volume(self, volume: VolumeId) -> None:
+        """Idempotent."""
+
+    async def volumes(self) -> list[Volume]:
+        """All tenants' volumes, those too that are being made or removed."""
 
     async def set_state(self, sandbox: Sandbox, *, lasting: bool = False) -> None:
         """Update state, reason, exit code and time. `lasting`: on return the change survives a power cut, with all that was

@@ -365,7 +365,7 @@ def _spool(arena: Arena) -> str:
 
 
 def _subvolume(arena: Arena) -> str:
-    made = arena.run(arena.plain, "exhaust", "subvolume", 0)["made"]
+    made = arena.run(arena.plain, "exhaust", "subvolume", "/run/corral/io")["made"]
     expect(made in {*REFUSED, "ENOTTY"}, f"a subvolume that joins no quota group: {made}")
     return f"subvolumes of one's own: {made}"
 

@@ -139,21 +139,27 @@ def unread(limit: int) -> None:
     report({"held": sent})
 
 
-def subvolume(_: int) -> None:
-    """A directory that counts against no limit: a btrfs subvolume that joins no quota group, where output is kept."""
+def subvolume(place: str) -> None:
+    """A directory in `place` that counts against no limit: a btrfs subvolume that joins no quota group."""
     groups = ctypes.create_string_buffer(struct.pack("<9Q", *([0] * 9)))
     wanted = struct.pack("<qQQQQQQ", 0, 0, _SAYS_GROUPS, len(groups.raw) - 1, ctypes.addressof(groups), 0, 0)
-    place = os.open("/run/corral/io", os.O_RDONLY)
+    folder = os.open(place, os.O_RDONLY)
     report(
-        {"made": outcome(fcntl.ioctl, place, _SUBVOLUME, bytearray(wanted + b"uncounted".ljust(4040, b"\0")))}
+        {
+            "made": outcome(
+                fcntl.ioctl, folder, _SUBVOLUME, bytearray(wanted + b"uncounted".ljust(4040, b"\0"))
+            )
+        }
     )
 
 
 WAYS: dict[str, Callable[[int], None]] = {
     "forks": forks, "memory": memory, "disk": disk, "inodes": inodes, "shared": shared, "descriptors": descriptors,
     "connections": connections, "terminals": terminals, "unread": unread,
-    "subvolume": subvolume,
 }  # fmt: skip
 
 if __name__ == "__main__":
-    WAYS[sys.argv[1]](int(sys.argv[2]))
+    if sys.argv[1] == "subvolume":
+        subvolume(sys.argv[2])
+    else:
+        WAYS[sys.argv[1]](int(sys.argv[2]))

@@ -1,0 +1,27 @@
+"""Where volumes are kept."""
+
+from typing import Protocol
+
+from corral.engine.ports.guest import GuestFiles
+from corral.model.ids import VolumeId
+from corral.model.volume import Volume
+
+
+class VolumeDisk(Protocol):
+    """Directories with limits. That a volume is mounted nowhere is for the caller to know. Raises DiskFull, HostError."""
+
+    async def create(self, volume: Volume, uid_base: int) -> None:
+        """An empty directory for a volume whose tenant's first host id is `uid_base`. On return it survives a power cut.
+        Raises Unsupported where nothing would hold its limit."""
+
+    async def remove(self, volume: VolumeId) -> None:
+        """With all that is in it. Idempotent."""
+
+    async def known(self) -> set[VolumeId]:
+        """All that have a directory."""
+
+    async def usage(self, volume: VolumeId) -> int:
+        """Bytes that count against its limit."""
+
+    def files(self, volume: VolumeId, uid_base: int) -> GuestFiles:
+        """What it holds, with `/` as its root; ids are those of its tenant's sandboxes."""
