@@ -29,6 +29,8 @@ CHROMIUM = "etc/chromium/policies/managed/corral.json"
 CHROME = "etc/opt/chrome/policies/managed/corral.json"
 FIREFOX = "etc/firefox/policies/policies.json"
 _POLICIES = (CHROMIUM, CHROME, FIREFOX)
+_FORM = b"2"
+"""Another one for a layer that has other files of the same certificates."""
 
 
 def trusted_layer(folder: Path, bundle: bytes, gateway: str, path: str) -> Path:
@@ -36,14 +38,10 @@ def trusted_layer(folder: Path, bundle: bytes, gateway: str, path: str) -> Path:
 
     In the bundle stands the certificate of the `gateway` (PEM), which is at `path` in sandboxes too.
     """
-    files = {BUNDLE: bundle, ADDED: bundle, **_policies(gateway, path)}
-    place = (
-        folder
-        / hashlib.sha256(
-            json.dumps({name: text.decode() for name, text in files.items()}).encode()
-        ).hexdigest()
-    )
+    known = hashlib.sha256(b"\0".join((bundle, gateway.encode(), path.encode(), _FORM)))
+    place = folder / known.hexdigest()
     if not place.is_dir():
+        files = {BUNDLE: bundle, ADDED: bundle, **_policies(gateway, path)}
         fresh = folder / f".{randomness.token_hex(8)}"
         for name, text in files.items():
             file = fresh / TREE / name
