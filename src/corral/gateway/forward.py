@@ -102,7 +102,7 @@ class Forwarder:
 
     async def _send(self, request: web.BaseRequest, head: Head, call: Call) -> web.StreamResponse:
         allowed, scheme = call.allowed, "https" if call.tls else "http"
-        proxy = self._dialer.proxies.find(scheme, allowed.host, allowed.port)
+        proxy = self._dialer.parent(self._box, scheme, allowed)
         await self._check_way(allowed, proxied=proxy is not None)
         headers = call.headers()
         if call.upgrade:

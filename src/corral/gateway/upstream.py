@@ -1,15 +1,21 @@
 """One box's HTTP connections to hosts outside."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterable
+from ipaddress import ip_address
+from typing import Any
 
 import aiohttp
+from aiohappyeyeballs import AddrInfoType
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 
 from corral.gateway import framing
 from corral.gateway.box import Box
-from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
+from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, unreachable
+from corral.gateway.relay import Side
 from corral.policy.addresses import Address
 from corral.policy.egress import Denied
 
@@ -62,12 +68,67 @@ class PolicyResolver(AbstractResolver):
         """Nothing is open."""
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connects where the box's resolver says, through the box's own proxy where it has one.
+
+    aiohttp has no public place for another way to make a connection; those who add SOCKS to it use this method too.
+    """
+
+    def __init__(self, box: Box, dialer: Dialer) -> None:
+        super().__init__(
+            resolver=PolicyResolver(box, dialer), use_dns_cache=False, limit=_POOL, ssl=dialer.tls
+        )
+        self._box = box
+        self._dialer = dialer
+
+    async def _wrap_create_connection(
+        self, *args: Any, addr_infos: list[AddrInfoType], req: aiohttp.ClientRequest, **kwargs: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        failure: type[aiohttp.ClientConnectorError] = kwargs.get("client_error", aiohttp.ClientConnectorError)
+        if self._box.route.proxy is None or failure is aiohttp.ClientProxyConnectionError:
+            return await super()._wrap_create_connection(*args, addr_infos=addr_infos, req=req, **kwargs)
+        decision = self._box.decide(req.url.host or "", req.url.port or 0)
+        if isinstance(decision, Denied):
+            raise failure(req.connection_key, RefusedError(decision))
+        proxy = self._dialer.own_proxy(self._box, decision)
+        if proxy is None:
+            return await super()._wrap_create_connection(*args, addr_infos=addr_infos, req=req, **kwargs)
+        addresses = [ip_address(info[4][0]) for info in addr_infos]
+        side, protocol = Side(waits=True), self._factory()
+        refusal = await self._dialer.tunnel(self._box, proxy, decision, addresses, side)
+        if refusal is not None or side.transport is None:
+            raise failure(req.connection_key, RefusedError(refusal or unreachable(decision)))
+        try:
+            transport = await _started(side.transport, protocol, kwargs["ssl"], kwargs["server_hostname"])
+        except ssl.CertificateError as error:
+            raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
+        except OSError as error:
+            raise failure(req.connection_key, error) from error
+        return transport, protocol
+
+
+async def _started(
+    transport: asyncio.Transport, protocol: ResponseHandler, context: ssl.SSLContext | None, name: str | None
+) -> asyncio.Transport:
+    """The transport, or TLS over it, given to `protocol`. Raises OSError."""
+    if context is None:
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        return transport
+    started = await asyncio.get_running_loop().start_tls(
+        transport, protocol, context, server_hostname=name, ssl_handshake_timeout=CONNECT_TIMEOUT
+    )
+    if started is None:
+        raise ConnectionResetError("the connection ended in its handshake")
+    protocol.connection_made(started)
+    return started
+
+
 def session(box: Box, dialer: Dialer) -> aiohttp.ClientSession:
     """A session whose connections are used for no other box (G-57), and checked as the host's own (G-56)."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            resolver=PolicyResolver(box, dialer), use_dns_cache=False, limit=_POOL, ssl=dialer.tls
-        ),
+        connector=_Connector(box, dialer),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

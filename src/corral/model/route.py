@@ -1,6 +1,6 @@
 """How what a sandbox sends goes out, where its creator said so; it may hold credentials of theirs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from corral.model.secrets import Secret
 
@@ -22,7 +22,26 @@ class HeaderRule:
 
 
 @dataclass(frozen=True, slots=True)
+class EgressProxy:
+    """A SOCKS5 proxy. `tls`: TLS is spoken to it, `server_name` (else `host`) being in its certificate; `authorities` are
+    what that is checked by, in PEM, in place of the host's. Without `username` there is no login.
+    """
+
+    host: str
+    port: int
+    username: str = ""
+    password: Secret = field(default_factory=lambda: Secret(""))
+    tls: bool = False
+    server_name: str = ""
+    authorities: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
-    """Of the rules for a host the most specific one holds, and no other."""
+    """Of the rules for a host the most specific one holds, and no other. All connections to hosts outside go through
+    `proxy`, if there is one. `resolvers` are addresses of servers that names are looked up by, in place of the host's.
+    """
 
     headers: tuple[HeaderRule, ...] = ()
+    proxy: EgressProxy | None = None
+    resolvers: tuple[str, ...] = ()

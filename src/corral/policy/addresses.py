@@ -26,6 +26,9 @@ def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
         ) from None
 
 
+EVERYTHING = parse_networks(("0.0.0.0/0", "::/0"))
+
+
 def _networks(texts: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts.split())
 

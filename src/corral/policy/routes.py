@@ -2,18 +2,27 @@
 
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cryptography.x509 import load_pem_x509_certificates
 
 from corral.errors import InvalidInput
 from corral.model.binding import Binding, Mode
-from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import MIN_SECRET
+from corral.policy.addresses import EVERYTHING, Address, Network, refused_class
 from corral.policy.bindings import checked_binding
-from corral.policy.egress import literal, patterns
+from corral.policy.egress import HOST_ALIAS, METADATA_HOSTS, canonical_host, checked_port, literal, patterns
 
 MAX_HOSTS = 10
 MAX_HOST = 128
 MAX_FIELDS = 20
 MAX_VALUE = 2048
+MAX_TEXT = 255
+"""Bytes of a proxy's user, and of its password: more SOCKS5 cannot say."""
+MAX_RESOLVERS = 10
+MAX_PEM = 64 * 1024
 _PLAIN = frozenset(
     {
         "accept",
@@ -33,14 +42,69 @@ _PLAIN = frozenset(
 """Fields that hold no credential, and whose values stand in many an answer."""
 
 
-def checked_route(route: Route) -> Route:
-    """The route in canonical form, or raise InvalidInput; what it says names no value."""
+def checked_route(route: Route, opened: Sequence[Network] = EVERYTHING) -> Route:
+    """The route in canonical form, or raise InvalidInput; what it says names no value. Private addresses may be given of
+    networks that are `opened` only.
+    """
     if len(route.headers) > MAX_HOSTS:
         raise InvalidInput(f"rules for {len(route.headers)} hosts are too many", f"give at most {MAX_HOSTS}")
     rules = tuple(map(_checked_rule, route.headers))
     if len({rule.host for rule in rules}) < len(rules):
         raise InvalidInput("two rules are for one host", "give each host one")
-    return Route(rules)
+    if len(route.resolvers) > MAX_RESOLVERS:
+        raise InvalidInput(
+            f"{len(route.resolvers)} DNS servers are too many", f"give at most {MAX_RESOLVERS}"
+        )
+    return Route(
+        rules,
+        None if route.proxy is None else _checked_proxy(route.proxy, opened),
+        tuple(dict.fromkeys(_checked_resolver(text, opened) for text in route.resolvers)),
+    )
+
+
+def _checked_resolver(text: str, opened: Sequence[Network]) -> str:
+    if (address := literal(text)) is None:
+        raise InvalidInput(f"the DNS server {text[:80]!r} is no address", "give an IP address")
+    _check_address("a DNS server", address, opened)
+    return str(address)
+
+
+def _checked_proxy(proxy: EgressProxy, opened: Sequence[Network]) -> EgressProxy:
+    host = canonical_host(proxy.host)
+    if host in METADATA_HOSTS or host == HOST_ALIAS:
+        raise InvalidInput(f"a proxy cannot be {host}", "name one outside of this host")
+    if (address := literal(host)) is not None:
+        _check_address("a proxy", address, opened)
+    if proxy.password.reveal() and not proxy.username:
+        raise InvalidInput("the proxy's password has no user", "give both, or none")
+    for text in (proxy.username, proxy.password.reveal()):
+        if len(text.encode()) > MAX_TEXT:
+            raise InvalidInput("the proxy's user or password is too long", f"use at most {MAX_TEXT} bytes")
+    if not proxy.tls and (proxy.server_name or proxy.authorities):
+        raise InvalidInput("the proxy has options of TLS without TLS", "enable it")
+    return replace(
+        proxy,
+        host=host,
+        port=checked_port(str(proxy.port)),
+        server_name=canonical_host(proxy.server_name) if proxy.server_name else "",
+        authorities=_checked_authorities(proxy.authorities),
+    )
+
+
+def _checked_authorities(pem: str) -> str:
+    try:
+        if pem and (len(pem) > MAX_PEM or not load_pem_x509_certificates(pem.encode())):
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(
+            "the proxy's certificates cannot be read", f"give PEM of at most {MAX_PEM} characters"
+        ) from None
+    return pem
+
+
+def _check_address(what: str, address: Address, opened: Sequence[Network]) -> None:
+    if (kind := refused_class(address, opened, frozenset())) is not None:
+        raise InvalidInput(f"{what} cannot be at {kind}", "give a public address")
 
 
 def _checked_rule(rule: HeaderRule) -> HeaderRule:

@@ -233,10 +233,12 @@ class Bed:
             push=push or PushPolicy(),
             route=route or Route(),
         )
-        await self.client.attach(attachment, own)
         ports = {listener.kind: listener.sock.getsockname()[1] for listener in own}
-        for listener in own:
-            listener.sock.close()
+        try:
+            await self.client.attach(attachment, own)
+        finally:
+            for listener in own:
+                listener.sock.close()
         return BoxEnd(sandbox, token, ports)
 
     async def audit(self, kind: str, decision: str) -> AuditRecord:

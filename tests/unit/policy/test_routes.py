@@ -5,8 +5,9 @@ from base64 import b64encode
 import pytest
 
 from corral.errors import InvalidInput
-from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Secret
+from corral.policy.addresses import parse_networks
 from corral.policy.routes import checked_route, credentials_in, rule_at
 
 
@@ -85,3 +86,55 @@ def test_the_most_specific_rule_holds_alone() -> None:
 )
 def test_what_of_a_field_may_not_come_back(name: str, value: str, credentials: set[str]) -> None:
     assert set(credentials_in(HeaderField(name, Secret(value)))) == credentials
+
+
+def test_a_proxy_and_servers_of_names() -> None:
+    proxy = EgressProxy(
+        "Proxy.Example.com", 1080, "me", Secret("canary"), tls=True, server_name="Other.example.com"
+    )
+    found = checked_route(Route(proxy=proxy, resolvers=("9.9.9.9", "2620:fe::0009", "9.9.9.9")))
+    assert found.proxy is not None
+    assert (found.proxy.host, found.proxy.server_name) == ("proxy.example.com", "other.example.com")
+    assert found.resolvers == ("9.9.9.9", "2620:fe::9")
+    assert "canary" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        EgressProxy("127.0.0.1", 1080),
+        EgressProxy("::1", 1080),
+        EgressProxy("169.254.169.254", 80),
+        EgressProxy("10.0.0.1", 1080),
+        EgressProxy("host.corral", 1080),
+        EgressProxy("metadata.google.internal", 80),
+        EgressProxy("2130706433", 1080),
+        EgressProxy("a b", 1080),
+        EgressProxy("proxy.test", 0),
+        EgressProxy("proxy.test", 65536),
+        EgressProxy("proxy.test", 1080, password=Secret("canary")),
+        EgressProxy("proxy.test", 1080, "u" * 256),
+        EgressProxy("proxy.test", 1080, "u", Secret("canary" * 50)),
+        EgressProxy("proxy.test", 1080, server_name="other.test"),
+        EgressProxy("proxy.test", 1080, tls=True, authorities="no PEM"),
+        EgressProxy("proxy.test", 1080, tls=True, authorities="x" * 100_000),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_refused(proxy: EgressProxy) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        checked_route(Route(proxy=proxy), opened=())
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "resolvers", [("dns.test",), ("127.0.0.1",), ("192.168.1.1",), tuple(f"9.9.9.{n}" for n in range(11))]
+)
+def test_servers_of_names_that_cannot_be_used_are_refused(resolvers: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        checked_route(Route(resolvers=resolvers), opened=())
+
+
+def test_both_may_be_in_a_network_that_the_operator_opened() -> None:
+    opened = parse_networks(("10.1.0.0/16",))
+    route = Route(proxy=EgressProxy("10.1.0.1", 1080), resolvers=("10.1.0.2",))
+    assert checked_route(route, opened) == route

@@ -17,9 +17,10 @@ from corral.api.e2b.names import parse_reference
 from corral.api.e2b.network import Egress, egress_of, route_of
 from corral.api.e2b.process import end_event
 from corral.engine.plan import egress_policy
+from corral.errors import InvalidInput
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.process import Exit
-from corral.model.route import Route
+from corral.model.route import EgressProxy, Route
 from corral.model.secrets import Secret
 from corral.protocol.e2b.sandboxes import Network, NewSandbox, SandboxReply
 
@@ -145,7 +146,6 @@ def test_what_only_rules_of_corral_say_is_no_domain(item: str) -> None:
         (Network(allow_out=["example.org"]), 400),
         (Network(deny_out=["example.org"]), 400),
         (Network(deny_out=["0.0.0.0/0"], allow_out=["0.0.0.0"]), 400),
-        (Network(dns_servers=["1.1.1.1"]), 501),
     ],
 )
 def test_network_options_that_cannot_be_kept_are_refused(options: Network, status: int) -> None:
@@ -185,6 +185,57 @@ def test_rules_that_cannot_be_kept_are_refused(rules: dict[str, Any], status: in
     with pytest.raises(Refusal) as caught:
         route_of(network(rules=rules))
     assert caught.value.status == status
+
+
+def test_a_proxy_is_translated_and_its_password_shown_to_nobody() -> None:
+    options = network(
+        egressProxy={
+            "address": "proxy.test:1080",
+            "username": "me",
+            "password": "canary",
+            "tls": {"enabled": True},
+        },
+        dnsServers=["9.9.9.9"],
+    )
+    proxy = EgressProxy("proxy.test", 1080, "me", Secret("canary"), tls=True)
+    assert route_of(options) == Route(proxy=proxy, resolvers=("9.9.9.9",))
+    assert b"canary" not in options.to_json()
+    assert "canary" not in repr(options)
+    assert options.to_dict()["egressProxy"] == {
+        "address": "proxy.test:1080",
+        "username": "me",
+        "tls": {"enabled": True},
+    }
+    off = network(
+        egressProxy={"address": "[2001:4860::1]:1080", "tls": {"enabled": False, "serverName": "x.test"}}
+    )
+    assert route_of(off).proxy == EgressProxy("2001:4860::1", 1080)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"egressProxy": {"address": "proxy.test"}},
+        {"egressProxy": {"address": "proxy.test:"}},
+        {"egressProxy": {"address": "proxy.test:99999"}},
+        {"egressProxy": {"address": "http://proxy.test:1080"}},
+        {"egressProxy": {"address": "127.0.0.1:1080"}},
+        {"egressProxy": {"address": "10.0.0.1:1080"}},
+        {"egressProxy": {"address": "proxy.test:1080", "password": "x"}},
+        {"dnsServers": ["dns.google"]},
+        {"dnsServers": ["2620:fe::9"]},
+        {"dnsServers": ["999.9.9.9"]},
+        {"dnsServers": ["192.168.0.1"]},
+        {"dnsServers": ["169.254.169.254"]},
+    ],
+)
+def test_ways_out_that_cannot_be_kept_are_refused(options: dict[str, Any]) -> None:
+    try:
+        route_of(network(**options))
+    except (Refusal, InvalidInput) as error:
+        assert error.status == 400  # noqa: PT017 - of either kind
+    else:
+        pytest.fail("it is not refused")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
 from corral.model.grants import Alias, ModelRules
 from corral.model.ids import SandboxId, TenantId
-from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Tokens, Usage
 from corral.wire import frames, link
@@ -32,7 +32,10 @@ MESSAGES: list[link.Message] = [
         Secret("seed"),
         (RepoGrant("github.com", "o/r", Access.WRITE, "github", True), RepoGrant("git.test:8443", "a/b/c")),
         PushPolicy((PushRule(Verdict.ASK, "main", (Operation.FORCE,)),), ("ci.skip",)),
-        Route((HeaderRule("a.com", (HeaderField("X-Key", Secret("k-12345678")),)),)),
+        Route(
+            (HeaderRule("a.com", (HeaderField("X-Key", Secret("k-12345678")),)),),
+            EgressProxy("b.com", 1080, "me", Secret("word"), tls=True), ("9.9.9.9",),
+        ),
         (link.ListenerSpec("http", 80), link.ListenerSpec("tls", 443)),
     ),
     link.Detach(2, SANDBOX),

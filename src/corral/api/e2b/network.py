@@ -11,15 +11,17 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from corral.api.e2b.failures import Refusal, not_supported
 from corral.engine.plan import MAX_ALLOW
-from corral.model.route import HeaderField, HeaderRule, Route
+from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Secret
+from corral.policy.addresses import parse_networks
 from corral.policy.routes import checked_route
 from corral.protocol.e2b.base import ENVD_PORT
-from corral.protocol.e2b.sandboxes import Network, Rule
+from corral.protocol.e2b.sandboxes import Network, Proxy, Rule
 
 Range = IPv4Network | IPv6Network
 _ALL = IPv4Network("0.0.0.0/0")
 _DOMAIN = re.compile(r"\*|(\*\.)?[\w\-]+(\.[\w\-]+)*\.?")
+_IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _TOKEN = "${e2b.identity.tokens."  # noqa: S105 (what stands for one)
 _HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:([0-9]{1,5}|\$\{PORT\}))?")
 
@@ -35,7 +37,6 @@ class Egress:
 def egress_of(internet: bool | None, network: Network | None) -> Egress:
     """All but what `denyOut` holds, or only what `allowOut` holds where all else is denied. Raises Refusal."""
     options = network or Network()
-    _refuse_unknown(options)
     allowed = options.allow_out or []
     denied = [_denied(item) for item in options.deny_out or []]
     ranges = [_allowed(item) for item in allowed if _is_range(item)]
@@ -83,10 +84,37 @@ def check_ingress(network: Network, *, secured: bool) -> None:
             raise Refusal(400, f"httpsPorts: {port} cannot be served")
 
 
-def route_of(network: Network | None) -> Route:
-    """How requests go out. Raises Refusal, and InvalidInput for what the engine does not take."""
-    rules = (network.rules if network is not None else None) or {}
-    return checked_route(Route(tuple(_header_rule(host, found) for host, found in rules.items())))
+def route_of(network: Network | None, opened: tuple[str, ...] = ()) -> Route:
+    """How requests go out; `opened` are private networks that the operator lets sandboxes reach. Raises Refusal, and
+    InvalidInput for what the engine does not take.
+    """
+    options = network or Network()
+    headers = tuple(_header_rule(host, found) for host, found in (options.rules or {}).items())
+    proxy = None if options.egress_proxy is None else _proxy(options.egress_proxy)
+    return checked_route(Route(headers, proxy, _resolvers(options)), parse_networks(opened))
+
+
+def _resolvers(options: Network) -> tuple[str, ...]:
+    for item in options.dns_servers or ():
+        if not _IPV4.fullmatch(item):
+            raise Refusal(400, f"dnsServers: {item[:80]!r} is no IPv4 address")
+    return tuple(options.dns_servers or ())
+
+
+def _proxy(proxy: Proxy) -> EgressProxy:
+    host, colon, port = proxy.address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise Refusal(400, f"egressProxy: the address {proxy.address[:80]!r} is not host:port")
+    tls = proxy.tls if proxy.tls is not None and proxy.tls.enabled else None
+    return EgressProxy(
+        host,
+        int(port[:6]),
+        proxy.username or "",
+        Secret(proxy.password.get_secret_value() if proxy.password is not None else ""),
+        tls is not None,
+        (tls.server_name if tls is not None else None) or "",
+        (tls.ca_cert if tls is not None else None) or "",
+    )
 
 
 def _header_rule(host: str, rules: Sequence[Rule]) -> HeaderRule:
@@ -99,15 +127,6 @@ def _header_rule(host: str, rules: Sequence[Rule]) -> HeaderRule:
     return HeaderRule(
         host, tuple(HeaderField(name, Secret(value.get_secret_value())) for name, value in given)
     )
-
-
-def _refuse_unknown(options: Network) -> None:
-    if options.egress_proxy:
-        raise not_supported(
-            "network.egressProxy", "sandboxes go out through the host's own proxy, if it has one"
-        )
-    if options.dns_servers:
-        raise not_supported("network.dnsServers", "names are resolved by the host")
 
 
 def _denied(item: str) -> Range:

@@ -82,7 +82,7 @@ async def _create_new(
         ttl=timeout,
         allow=egress.allow,
         deny=egress.deny,
-        route=route_of(body.network),
+        route=route_of(body.network, _opened(call)),
         expiry=_expiry(body),
         isolation=_isolation(call),
         attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
@@ -106,6 +106,11 @@ def _isolation(call: Call) -> Isolation | None:
     """What the operator chose for sandboxes of this API; None for the host's default."""
     chosen = str(call.engine.config_get().get("e2b.isolation") or "")
     return Isolation(chosen) if chosen else None
+
+
+def _opened(call: Call) -> tuple[str, ...]:
+    """Private networks that the operator opened."""
+    return tuple(map(str, call.engine.config_get().get("egress.networks") or ()))
 
 
 def _expiry(body: wire.NewSandbox) -> Expiry:
@@ -203,6 +208,6 @@ async def set_network(call: Call) -> Response:
     policy = egress_policy(egress.allow, egress.deny)
     if sandbox.state is not State.RUNNING:
         raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
-    notes = shapes.noted_network(sandbox, body)
-    await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy, route_of(body), notes)
+    route, notes = route_of(body, _opened(call)), shapes.noted_network(sandbox, body)
+    await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy, route, notes)
     return Response(status_code=204)

@@ -54,6 +54,25 @@ class Rule(Wire):
     transform: Transform | None = None
 
 
+class ProxyTls(Wire):
+    """TLS to a proxy."""
+
+    enabled: bool
+    server_name: Text | None = None
+    ca_cert: Annotated[str, StringConstraints(max_length=64 * 1024)] | None = Field(
+        default=None, exclude=True
+    )
+
+
+class Proxy(Wire):
+    """A SOCKS5 proxy. Its password and its certificates are written out for nobody."""
+
+    address: Text
+    username: Text | None = None
+    password: SecretStr | None = Field(default=None, exclude=True)
+    tls: ProxyTls | None = None
+
+
 class Network(Wire):
     """What a sandbox may reach, and who may reach it."""
 
@@ -61,7 +80,7 @@ class Network(Wire):
     allow_out: list[Text] | None = None
     deny_out: list[Text] | None = None
     dns_servers: list[Text] | None = None
-    egress_proxy: dict[str, Any] | None = None
+    egress_proxy: Proxy | None = None
     mask_request_host: Text | None = None
     https_ports: list[int] | None = None
     rules: dict[str, list[Rule]] | None = None
