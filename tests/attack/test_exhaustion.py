@@ -60,7 +60,7 @@ def test_a_memory_bomb_ends_inside(arena: "Range", isolation: str) -> None:
     other = arena.box()
     keeper = other.spawn(["sleep", "300"])
     box = arena.box(isolation, limits={"memory": 192 * MIB})
-    ended = start(box, "memory").wait()
+    ended = start(box, "memory", 768).wait()
     assert ended.exit_code != 0
     killed = 0
     with contextlib.suppress(CorralError):

@@ -257,6 +257,11 @@ def status(answer: Any) -> int:
     return int(answer["status"]) if isinstance(answer, dict) and "status" in answer else 0
 
 
+def looked_for(answer: Any) -> bool:
+    """Whether the gateway went to look for the host that an HTTP attempt names, which does not exist."""
+    return isinstance(answer, dict) and "reason=unre" in answer.get("head", "")
+
+
 def host_addresses() -> list[str]:
     """IPv4 addresses of this host's interfaces, loopback left out."""
     found = (

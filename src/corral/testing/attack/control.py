@@ -1,7 +1,10 @@
 """Attacks on whoever decides: approvals, policy, git."""
 
-import contextlib
+import hashlib
 import secrets
+import zlib
+from base64 import b64encode
+from pathlib import Path
 
 from corral.errors import CorralError
 from corral.testing.attack.arena import GATEWAY, Arena, Attack, SkippedError, expect, status
@@ -91,28 +94,79 @@ def _repositories(arena: Arena) -> str:
         f"{name}/other", f"{name}/app/../other", f"{name}/app%2f..%2fother", f"{name}/app.git.git", f"other/{name}/app",
         f"{name}//app", f"./{name}/app", f"{name}/app;x", f"{name}/app%00",
     )  # fmt: skip
-    query = "info/refs?service=git-upload-pack"
-    answers = arena.net(box, *(("http", GATEWAY, 80, _OWN, f"/git/git.example/{o}/{query}") for o in others))
-    expect({status(answer) for answer in answers} <= {400, 401, 403, 404}, "another repository was reached")
-    [push] = arena.net(
-        box, ("http", GATEWAY, 80, _OWN, f"/git/git.example/{name}/app/info/refs?service=git-receive-pack")
+    ask = "printf 'protocol=http\\nhost=gateway.corral\\n\\n' | git credential fill | sed -n s/^password=//p"
+    token = b64encode(f"corral:{box.exec(ask).stdout.strip()}".encode()).decode()
+
+    def request(repository: str, service: str) -> tuple[object, ...]:
+        path = f"/git/git.example/{repository}/info/refs?service={service}"
+        return ("http", GATEWAY, 80, _OWN, path, f"Authorization: Basic {token}\r\n")
+
+    own, push, *answers = arena.net(
+        box,
+        request(f"{name}/app", "git-upload-pack"),
+        request(f"{name}/app", "git-receive-pack"),
+        *(request(other, "git-upload-pack") for other in others),
     )
-    expect(status(push) in (401, 403), f"a repository for reading can be pushed to: {status(push)}")
+    expect(status(own) == 502, f"the granted repository was not looked for: {status(own)}")
+    expect({status(answer) for answer in answers} <= {400, 403, 404}, "another repository was reached")
+    expect(status(push) == 403, f"a repository for reading can be pushed to: {status(push)}")
     none = arena.plain.exec("GIT_TERMINAL_PROMPT=0 git ls-remote https://git.example/x/y", timeout=30)
     expect(none.exit_code != 0, "git reached a host without a rule")
     return f"the repository's exact name is the grant: {len(others)} spellings of others refused, pushes too"
 
 
+_POISON = """
+cd ~/project
+run='touch MARK'
+echo '* filter=evil diff=evil merge=evil' > .gitattributes
+git add -A && git commit -qm two || exit 1
+printf '#!/bin/sh\\n%s\\n' "$run" > /tmp/evil; chmod 755 /tmp/evil
+for hook in post-checkout pre-commit post-commit pre-push post-update reference-transaction post-index-change upload-pack; do
+  cp /tmp/evil .git/hooks/$hook
+done
+for key in core.fsmonitor core.sshCommand core.pager diff.external diff.evil.textconv diff.evil.command filter.evil.smudge \\
+           filter.evil.clean merge.evil.driver gpg.program core.askPass core.alternateRefsCommand; do
+  git config "$key" "$run"
+done
+git config alias.diff "!$run"; git config credential.helper "!$run"; git config log.showSignature true
+"""
+
+
 def _poison(arena: Arena) -> str:
-    mark = arena.folder / "ran"
-    with contextlib.suppress(CorralError):
-        arena.plain.exec(
-            f"mkdir -p /home/user/r && cd /home/user/r && git init -q . && git config core.fsmonitor 'touch {mark}' && "
-            f"printf '#!/bin/sh\\ntouch {mark}\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"
-        )
-        arena.client.receipt(arena.plain.id)
+    mark, place = arena.folder / "ran", arena.folder / "project"
+    _make_repository(place)
+    box = arena.extra(repo=str(place), branch="auto")
+    done = box.exec(["bash", "-c", _POISON.replace("MARK", str(mark))])
+    pulled = arena.client.pull(box.id)
+    b"".join(arena.client.diff(box.id))
+    arena.client.receipt(box.id)
+    arena.remove(box)
     expect(not mark.exists(), "the host ran a program of the sandbox's repository")
-    return "git of the host is never run on a sandbox's configuration or hooks"
+    if done.exit_code != 0 or not pulled:
+        raise SkippedError(f"the repository could not be poisoned: {done.stderr.strip()[-200:]}")
+    return "its commits were pulled and shown: git of the host reads objects only, no configuration, hook or filter"
+
+
+def _make_repository(place: Path) -> None:
+    """A repository of the host with one commit, as git keeps it."""
+    git = place / ".git"
+    for folder in ("objects", "refs/heads"):
+        (git / folder).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    who = "a <a@example.com> 0 +0000"
+    tree = _put_object(git, "tree", b"")
+    commit = f"tree {tree}\nauthor {who}\ncommitter {who}\n\none\n"
+    (git / "refs/heads/main").write_text(_put_object(git, "commit", commit.encode()) + "\n")
+
+
+def _put_object(git: Path, kind: str, content: bytes) -> str:
+    data = f"{kind} {len(content)}\0".encode() + content
+    name = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    path = git / "objects" / name[:2] / name[2:]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(zlib.compress(data))
+    return name
 
 
 ATTACKS = (

@@ -10,6 +10,8 @@ from corral.testing.attack.arena import Arena, Attack, expect
 
 PLACE = "/home/user/trap"
 ROUNDS = 60
+_SETTING = Path("/proc/sys/kernel/printk_ratelimit_burst")
+"""Of the kernel's settings the one whose change does the least."""
 
 
 def _lay(box: Sandbox, target: Path) -> list[str]:
@@ -45,7 +47,8 @@ def _read(arena: Arena) -> str:
 def _write(arena: Arena) -> str:
     before, content = sorted(arena.folder.iterdir()), arena.secret_file.read_bytes()
     files = arena.plain.files
-    for path in _lay(arena.plain, arena.secret_file):
+    # Not below its link to the whole of the host, where nothing may be left if that is open.
+    for path in sorted({*_lay(arena.plain, arena.secret_file)} - {f"{PLACE}/root"}):
         for action in (
             lambda path=path: files.write(path, "owned"),
             lambda path=path: files.write(f"{path}/made", "owned"),
@@ -103,15 +106,15 @@ def _special(arena: Arena) -> str:
 
 
 def _kernel(arena: Arena) -> str:
-    before = Path("/proc/sys/kernel/core_pattern").read_text()
-    arena.plain.exec(f"rm -rf {PLACE}; mkdir -p {PLACE}; ln -s /proc/sys/kernel {PLACE}/kernel", user="root")
-    for path in (
-        "/proc/sys/kernel/core_pattern", f"{PLACE}/kernel/core_pattern", "/proc/sysrq-trigger",
-        "/proc/self/root/proc/sys/kernel/core_pattern",
-    ):  # fmt: skip
+    before = _SETTING.read_text()
+    arena.plain.exec(f"rm -rf {PLACE}; mkdir -p {PLACE}; ln -s {_SETTING.parent} {PLACE}/kernel", user="root")
+    for path in (f"{_SETTING}", f"{PLACE}/kernel/{_SETTING.name}", f"/proc/self/root{_SETTING}"):
         with contextlib.suppress(CorralError):
-            arena.plain.files.write(path, "|/tmp/owned", user="root")
-    expect(Path("/proc/sys/kernel/core_pattern").read_text() == before, "the host's core_pattern was written")
+            arena.plain.files.write(path, f"{int(before) + 1}\n", user="root")
+    after = _SETTING.read_text()
+    if after != before:
+        _SETTING.write_text(before)
+    expect(after == before, f"{_SETTING} of the host was written")
     return "the daemon's own rights are not lent to a path below /proc or /sys"
 
 

@@ -15,6 +15,7 @@ from corral.testing.attack.arena import (
     SkippedError,
     expect,
     host_addresses,
+    looked_for,
     status,
 )
 
@@ -128,9 +129,13 @@ def _dns_exfiltration(arena: Arena) -> str:
 
 
 def _shut(handshake: object) -> bool:
-    """Whether the gateway refused a handshake: by an alert, or by taking it itself to say why."""
+    """Whether the gateway refused a handshake for what it asks: by an alert that says so, or by taking it itself to say why.
+    Another alert tells that it went to look for a host.
+    """
     text = str(handshake)
-    return text.startswith("refused ") or "ALERT" in text or "UNRECOGNIZED_NAME" in text
+    if text.startswith("refused "):
+        return not text.endswith(("unresolved", "unreachable"))
+    return "ACCESS_DENIED" in text or "UNRECOGNIZED_NAME" in text
 
 
 @contextlib.contextmanager
@@ -198,8 +203,7 @@ def _fronting_tls(arena: Arena) -> str:
         (place, "gateway.corral"), (place, "api.anthropic.com"), (place, f"{ALLOWED}.evil.example"),
     )  # fmt: skip
     found = arena.net(box, *(("tls", address, 443, name) for address, name in attempts))
-    tried = [said for said in found if not _shut(said) or said.endswith(("unresolved", "unreachable"))]
-    expect(not tried, f"a handshake was not refused for its name: {found}")
+    expect(all(map(_shut, found)), f"a handshake was not refused for its name: {found}")
     return f"server name, rule and address connected to must be one: {len(found)} handshakes refused"
 
 
@@ -217,8 +221,7 @@ def _fronting_http(arena: Arena) -> str:
     expect(
         {status(answer) for answer in answers} <= {400, 403, 405, 421}, "a request with another Host passed"
     )
-    tried = [answer["head"] for answer in answers if "reason=unre" in answer.get("head", "")]
-    expect(not tried, "the gateway went to look for a host that was not meant")
+    expect(not any(map(looked_for, answers)), "the gateway went to look for a host that was not meant")
     return f"Host, target and address connected to must be one: {len(answers)} requests refused"
 
 

@@ -30,10 +30,11 @@ def forks(limit: int) -> None:
 
 
 def memory(limit: int) -> None:
-    """Touch memory without end."""
+    """Touch memory, `limit` MiB of it."""
     kept: list[bytes] = []
-    while True:
+    while len(kept) * 8 < limit:
         kept.append(b"x" * (8 * MIB))
+    report({"touched": len(kept) * 8 * MIB})
 
 
 def disk(limit: int) -> None:
@@ -79,7 +80,7 @@ def shared(limit: int) -> None:
 
 
 def descriptors(limit: int) -> None:
-    """Open files and sockets, at most `limit`."""
+    """Open files and pipes, at most `limit`."""
     kept: list[int] = []
     error = 0
     try:
@@ -91,7 +92,8 @@ def descriptors(limit: int) -> None:
 
 
 def connections(limit: int) -> None:
-    """Connect to the gateway, `limit` times, and send the beginning of a request on each; then wait for a line of input."""
+    """Connect to the gateway, `limit` times, and send the beginning of a request on each; say how many it keeps, and wait
+    for a line of input."""
     kept: list[socket.socket] = []
     failed = 0
     for number in range(limit):
@@ -104,8 +106,21 @@ def connections(limit: int) -> None:
         except OSError:
             failed += 1
             connection.close()
-    print(f"ready {len(kept)} {failed}", flush=True)
+    held = len(kept) + 1
+    while held > (held := sum(map(_is_open, kept))):
+        time.sleep(0.5)
+    print(f"ready {held} {failed}", flush=True)
     sys.stdin.readline()
+
+
+def _is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def terminals(limit: int) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import resource
 import signal
 import stat
@@ -215,9 +216,27 @@ def core() -> dict[str, str]:
     return found
 
 
+def descriptors() -> dict[str, str]:
+    """Open files and directories, of all processes, that lie on no file system that the process has."""
+    found = {}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            mode, target = os.stat(link).st_mode, os.readlink(link)
+            info = (link.parents[1] / "fdinfo" / link.name).read_text()
+            mounts = (link.parents[1] / "mountinfo").read_text()
+        except OSError:
+            continue
+        mount = re.search(r"^mnt_id:\s*(\d+)", info, re.MULTILINE)
+        known = {line.split()[0] for line in mounts.splitlines()}
+        anonymous = target.startswith("/memfd:") or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        if mount is not None and mount[1] not in known and not anonymous:
+            found[str(link)] = target
+    return found
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     "calls": calls, "namespaces": namespaces, "abi": foreign_abi, "terminal": terminal, "devices": devices,
-    "knobs": knobs, "masked": masked, "mounts": mounts, "core": core,
+    "knobs": knobs, "masked": masked, "mounts": mounts, "core": core, "descriptors": descriptors,
 }  # fmt: skip
 
 if __name__ == "__main__":

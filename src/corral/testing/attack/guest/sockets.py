@@ -1,13 +1,18 @@
 """Which kinds of sockets can be had, and what can be done with the network's set-up."""
 
+import contextlib
 import socket
 import struct
+from pathlib import Path
 
 from .kit import outcome, report
 
 KINDS = {"stream": 1, "dgram": 2, "raw": 3, "rdm": 4, "seqpacket": 5, "dccp": 6, "packet": 10}
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "icmp6": 58, "l2tp": 115, "sctp": 132, "udplite": 136,
              "raw": 255}  # fmt: skip
+OPEN = (53, 80, 443)
+"""Ports at which a gateway listens."""
+DEVICE = 2
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 ACK_CREATE = 0x1 | 0x4 | 0x400  # request, ack, create
 
@@ -62,20 +67,32 @@ def changes() -> dict[str, int]:
 
 
 def ipv6() -> dict[str, str]:
-    """IPv6, to anybody."""
-    targets = {
-        "loopback": "::1",
-        "public": "2001:4860:4860::8888",
-        "mapped": "::ffff:8.8.8.8",
-        "link": "fe80::1%eth0",
-    }
+    """IPv6, to anybody, also to whoever is at the other end of the wire."""
+    targets = {"::1": OPEN, "2001:4860:4860::8888": OPEN, "fe80::1": OPEN, "::ffff:8.8.8.8": (8443,)}
+    targets |= dict.fromkeys(neighbours(), OPEN)
 
-    def connect(target: str) -> None:
+    def connect(target: str, port: int) -> None:
         with socket.socket(socket.AF_INET6) as connection:
             connection.settimeout(1)
-            connection.connect((target, 8443))
+            connection.connect((target, port, 0, DEVICE if target.startswith("fe80:") else 0))
 
-    return {name: outcome(connect, target) for name, target in targets.items()}
+    return {
+        f"{target} {port}": outcome(connect, target, port)
+        for target, ports in targets.items()
+        for port in ports
+    }
+
+
+def neighbours() -> list[str]:
+    """The addresses that those on the wire would have, by their hardware's."""
+    outcome(socket.create_connection, ("10.200.0.1", 80), 1)
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path("/proc/net/arp").read_text().splitlines()[1:]:
+            mac = bytes.fromhex(line.split()[3].replace(":", ""))
+            words = (bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]).hex(":", 2)
+            found.append(f"fe80::{words}")
+    return found
 
 
 if __name__ == "__main__":
