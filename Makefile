@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LOCK := uv pip compile --quiet --no-header --no-annotate --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --python-version 3.11
 
-.PHONY: setup demo test test-all conformance check lint style types units bench bench-short lock clean
+.PHONY: setup demo test test-all removals conformance check lint style types units bench bench-short lock clean
 
 setup:
 	@scripts/setup
@@ -16,10 +16,15 @@ test: setup lint
 	@tests/conformance/setup
 	$(BIN)/pytest
 
-# The same, with each operation cut at every one of its steps: hours.
+# The same, with each operation cut at every one of its steps, and with every defence taken away once: hours.
 test-all: setup lint
 	@tests/conformance/setup
-	CORRAL_POINTS=all $(BIN)/pytest
+	CORRAL_POINTS=all $(BIN)/pytest tests tests/removals/carry_out.py
+
+# Each attack of `corral self-test` succeeds on a copy of src without the defence that stops it: a quarter of an hour. ONLY=WORDS
+# takes those defences whose words these are, as pytest's -k.
+removals: setup
+	$(BIN)/pytest tests/removals/carry_out.py -k "$(ONLY)"
 
 # E2B's own SDKs, and what is built on them, against a daemon of this tree; SUITE=PATH: the suites of an E2B checkout at PATH.
 conformance: setup

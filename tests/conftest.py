@@ -28,10 +28,11 @@ START_SECONDS = 60.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs on real sandboxes is run again once where it fails, and named: a busy machine may have been too slow for it.
 
-    Not so attacks: one that succeeds once is a hole. Nor units, which depend on nothing outside of themselves.
+    Not so attacks: one that succeeds once is a hole, and one that fails once shows nothing. Nor units, which depend on
+    nothing outside of themselves.
     """
     for item in items:
-        if item.get_closest_marker("root") and "attack" not in item.path.parts:
+        if item.get_closest_marker("root") and not {"attack", "removals"} & set(item.path.parts):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
@@ -42,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(report.longreprtext[-3000:])
 
 
-def _data() -> Path:
+def data_directory() -> Path:
     """The tests' data directory; CORRAL_TEST_DATA names another one, so that two runs can go side by side."""
     cache = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
     return Path(os.environ.get("CORRAL_TEST_DATA") or cache / "test-data")
@@ -55,6 +56,7 @@ class Daemon:
     data: Path
     process: "subprocess.Popen[bytes] | None" = None
     path: str = os.environ["PATH"]
+    python: str = sys.executable
     program: ClassVar[tuple[str, ...]] = ("-m", "corral.daemon.main")
 
     @property
@@ -86,7 +88,7 @@ class Daemon:
                 f"a daemon runs on {self.data} already: CORRAL_DATA_DIR={self.data} corral daemon stop"
             )
         self.process = subprocess.Popen(
-            [sys.executable, *self.program, "--detach"],
+            [self.python, *self.program, "--detach"],
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -154,7 +156,7 @@ class Daemon:
     def cli(self, *args: str, check: bool = True, **options: object) -> "subprocess.CompletedProcess[str]":
         """Run `corral ARGS`. `options` go to subprocess.run."""
         done: subprocess.CompletedProcess[str] = subprocess.run(
-            [sys.executable, "-m", "corral.cli.main", *args],
+            [self.python, "-m", "corral.cli.main", *args],
             env=self.env,
             capture_output=True,
             text=True,
@@ -204,7 +206,7 @@ def shared_daemon() -> Iterator[Daemon]:
     """One daemon for the whole run, with its templates."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    data = _data()
+    data = data_directory()
     data.mkdir(parents=True, exist_ok=True)
     config = data / "config.json"
     if not config.exists():
