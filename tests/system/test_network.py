@@ -13,10 +13,11 @@ from typing import TypeVar
 
 import pytest
 
-from corral.engine.ports import Listener, ListenerKind
+from corral.engine.ports import Listener
 from corral.errors import HostError, InvalidInput, NotFound
 from corral.host import mounts, namespaces, netlink
 from corral.model.ids import SandboxId
+from corral.model.listeners import ListenerKind
 from corral.network.networks import Networks
 from corral.network.pair import make_pair
 

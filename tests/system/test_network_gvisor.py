@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.ports import ListenerKind
 from corral.host import mounts, process
 from corral.model.ids import SandboxId
+from corral.model.listeners import ListenerKind
 from corral.network.networks import Networks
 
 pytestmark = [pytest.mark.root, pytest.mark.gvisor]

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from pydantic import BaseModel
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
 _CONTROL_BUT_LINES = re.compile(
@@ -50,6 +49,8 @@ def json_line(value: Any) -> None:
 
 def plain(value: Any) -> Any:
     """Models as JSON's own types."""
+    from pydantic import BaseModel  # loaded already where there is one
+
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, list | tuple):

@@ -24,8 +24,8 @@ from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
 from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, patterns
+from corral.policy.forms import distinct
 from corral.policy.learning import ORIGIN
-from corral.policy.needles import distinct
 from corral.policy.routes import credentials_in, rule_at
 from corral.policy.tokens import token_matches
 from corral.wire.link import Attach, AuditRecord, GrantSpec

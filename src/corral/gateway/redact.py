@@ -11,8 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 
-from corral.policy.forms import forms
-from corral.policy.needles import distinct
+from corral.policy.forms import distinct, forms
 
 
 class Forms:

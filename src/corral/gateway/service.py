@@ -12,7 +12,6 @@ from typing import assert_never
 
 from aiohttp import web
 
-from corral.engine.ports import ListenerKind
 from corral.errors import CorralError, InvalidInput
 from corral.gateway import asking, forge, pages
 from corral.gateway.apptokens import AppTokens
@@ -36,6 +35,7 @@ from corral.gateway.spools import Spools
 from corral.gateway.tls import TlsClient
 from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
+from corral.model.listeners import ListenerKind
 from corral.policy.addresses import parse_networks
 from corral.policy.repos import PREFIX
 from corral.policy.routes import checked_route

@@ -8,9 +8,10 @@ import contextlib
 import socket
 from collections.abc import Iterable, Sequence
 
-from corral.engine.ports import Listener, ListenerKind
+from corral.engine.ports import Listener
 from corral.errors import InvalidInput
 from corral.host import namespaces
+from corral.model.listeners import ListenerKind
 
 DNS_PORT = 53
 HTTP_PORT = 80

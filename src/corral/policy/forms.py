@@ -7,6 +7,7 @@ from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
 _SHORTEST = 8
+_DISTINCT = re.compile(rb"(?=.{16})[^0-9]*[0-9]", re.DOTALL)
 
 
 def forms(secret: str) -> frozenset[bytes]:
@@ -33,6 +34,13 @@ def forms(secret: str) -> frozenset[bytes]:
             start = -(-offset * 8 // 6)
             found.add(coded[start : (offset + len(raw)) * 8 // 6])
     return frozenset(form for form in found if len(form) >= _SHORTEST) or frozenset({raw})
+
+
+def distinct(form: bytes) -> bool:
+    """Whether a form of a secret can be no word of a text: it is long, with a digit. Keys of models of one's own are often
+    words, as `not-needed`, of which people and agents speak and write.
+    """
+    return _DISTINCT.match(form) is not None
 
 
 def _lower_escapes(text: str) -> str:

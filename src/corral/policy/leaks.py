@@ -2,8 +2,7 @@
 
 import re
 from functools import cache
-
-import re2  # type: ignore[import-untyped]
+from typing import Any
 
 _RULES: tuple[tuple[str, str], ...] = (
     ("a private key", r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY( BLOCK)?-----"),
@@ -54,7 +53,9 @@ _HOOK = re.compile(
 
 
 @cache
-def _compiled() -> re2.Set:
+def _compiled() -> Any:
+    import re2  # type: ignore[import-untyped]  # as in `needles`
+
     options = re2.Options()
     options.log_errors = False
     options.encoding = re2.Options.Encoding.LATIN1

@@ -1,26 +1,16 @@
 """Looking for byte strings in any amount of bytes, in time linear in them, however many strings there are."""
 
-import re
 from collections.abc import Iterator, Mapping
 
-import re2  # type: ignore[import-untyped]
-
-from corral.policy.forms import forms
-
-_DISTINCT = re.compile(rb"(?=.{16})[^0-9]*[0-9]", re.DOTALL)
-
-
-def distinct(form: bytes) -> bool:
-    """Whether a form of a secret can be no word of a text: it is long, with a digit. Keys of models of one's own are often
-    words, as `not-needed`, of which people and agents speak and write.
-    """
-    return _DISTINCT.match(form) is not None
+from corral.policy.forms import distinct, forms
 
 
 class Needles:
     """Finds any of the byte strings of `labels`, which says for each what it is; at least one."""
 
     def __init__(self, labels: Mapping[bytes, str]) -> None:
+        import re2  # type: ignore[import-untyped]  # 2 MiB that a daemon without secrets never needs
+
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.longest_match = True

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ListenerKind, OpenedSecret
+from corral.engine.ports import Attachment, Inspector, Ledger, Listener, OpenedSecret
 from corral.errors import CorralError
 from corral.gateway.client import GatewayClient
 from corral.gateway.journal import Journals
@@ -26,6 +26,7 @@ from corral.model.egress import EgressPolicy
 from corral.model.git import PushPolicy, RepoGrant
 from corral.model.grants import Grant
 from corral.model.ids import GrantId, SandboxId, TenantId
+from corral.model.listeners import ListenerKind
 from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
 from corral.model.usage import Usage

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corral.engine.ports import ListenerKind
+from corral.model.listeners import ListenerKind
 
 if TYPE_CHECKING:
     from tests.system.gateway.conftest import Bed

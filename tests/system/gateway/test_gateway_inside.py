@@ -26,10 +26,11 @@ from tests.system.gateway.test_gateway_egress import hello, make_certificate
 from yarl import URL
 
 from corral.daemon.authority import load_authority
-from corral.engine.ports import Listener, ListenerKind, OpenedSecret
+from corral.engine.ports import Listener, OpenedSecret
 from corral.model.binding import Absent, Binding, Mode, Place
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.ids import TenantId
+from corral.model.listeners import ListenerKind
 from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
 from corral.policy.bindings import complete_binding

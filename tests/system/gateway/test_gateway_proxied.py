@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corral.engine.ports import ListenerKind
 from corral.model.egress import EgressPolicy, HostRule
+from corral.model.listeners import ListenerKind
 
 if TYPE_CHECKING:
     from tests.system.gateway.conftest import Bed

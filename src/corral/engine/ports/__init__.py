@@ -4,7 +4,7 @@ Implementations raise only errors of `corral.errors`. All methods may be called 
 means: calling again after success, or after a crash in the middle, succeeds and leaves the same result.
 """
 
-from corral.engine.ports.driver import Driver, DriverStatus, Listener, ListenerKind, Machine, Saved
+from corral.engine.ports.driver import Driver, DriverStatus, Listener, Machine, Saved
 from corral.engine.ports.gateway import (
     Attachment,
     BrokenSecret,
@@ -49,7 +49,6 @@ __all__ = [
     "Layers",
     "Ledger",
     "Listener",
-    "ListenerKind",
     "Machine",
     "ModelPrice",
     "OpenedSecret",

@@ -10,18 +10,10 @@ from corral.engine.ports.guest import GuestFiles, GuestLink
 from corral.model.capacity import Room
 from corral.model.ids import ImageId, LayerDigest, SandboxId
 from corral.model.leak import Leak
+from corral.model.listeners import ListenerKind
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
 from corral.model.secrets import Secret
 from corral.model.template import Template
-
-
-class ListenerKind(StrEnum):
-    """What a listening socket in a sandbox's gateway namespace serves."""
-
-    DNS_UDP = "dns-udp"
-    DNS_TCP = "dns-tcp"
-    HTTP = "http"
-    TLS = "tls"
 
 
 @dataclass(frozen=True, slots=True)
