@@ -16,10 +16,11 @@ from tests.system.gateway.conftest import Bed, BoxEnd, loopback_listeners
 from tests.system.gateway.test_gateway_egress import hello, make_certificate
 
 from corral.daemon.authority import load_authority
-from corral.engine.ports import Listener, ListenerKind
+from corral.engine.ports import Listener
 from corral.errors import InvalidInput
 from corral.host import namespaces
 from corral.model.egress import EgressPolicy, HostRule
+from corral.model.listeners import ListenerKind
 from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Secret
 
