@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.model.project import MAX_SCRIPT
+
 DEVCONTAINER = (".devcontainer/devcontainer.json", ".devcontainer.json")
 COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 SEEN = (
@@ -214,10 +216,10 @@ def _without_comments(text: str) -> str:
 
 
 def _commands(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value] if value.strip() else []
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return [" ".join(_shell_word(word) for word in value)] if value else []
+        value = " ".join(_shell_word(word) for word in value)
+    if isinstance(value, str):
+        return [value] if value.strip() and "\0" not in value and len(value) <= MAX_SCRIPT else []
     return [command for part in _object(value).values() for command in _commands(part)]
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.model.project import Project, parse_project
@@ -114,6 +114,8 @@ _KEYS = (
 
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=5))
+@example({"postCreateCommand": "\0"})
+@example({"postCreateCommand": ["x" * 20_000]})
 def test_whatever_a_devcontainer_holds(document: dict[str, object]) -> None:
     parse_project(
         suggest({".devcontainer.json": json.dumps(document), "package.json": json.dumps(document)}), "demo"
