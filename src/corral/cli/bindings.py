@@ -33,8 +33,8 @@ def binding_options(command: F) -> F:
         click.option("--websocket", is_flag=True, help="It may stand in a WebSocket's subprotocol."),
         click.option(
             "--mode",
-            type=click.Choice(["replace", "set", "aws"]),
-            help="Replace a placeholder (default), set a header field, or sign requests to AWS.",
+            type=click.Choice(["replace", "set", "aws", "certificate"]),
+            help="Replace a placeholder (default), set a header field, sign requests to AWS, or show the server a certificate.",
         ),
         click.option("--require", is_flag=True, help="Refuse requests to its hosts without the placeholder."),
         click.option("--methods", metavar="GET,POST", help="With --mode set: only these."),

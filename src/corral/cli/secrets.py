@@ -43,6 +43,7 @@ Examples:
   corral secret add maps --host maps.example.com --query key < key.txt
   corral secret add intern --host '*.corp.example' --mode set --header 'Authorization: Bearer {}' --paths '/api/**'
   corral secret add s3 --host '*.amazonaws.com' --mode aws < key-id-colon-secret.txt
+  corral secret add bank --host api.bank.example --mode certificate --from-file client.pem
 
 With --host, a sandbox that gets the secret (--secret NAME) holds a placeholder in a variable; the gateway puts the
 secret in its place in requests to these hosts.""",
@@ -95,6 +96,8 @@ def add_secret(
         value, form = _login(_value(name, from_env, from_file), from_file), "chatgpt"
     else:
         value, form = _value(name, from_env, from_file), "value"
+        if binding["mode"] == "certificate":
+            value = json.dumps({"pem": value}, separators=(",", ":"))
     added = app.client.put_secret(name, value, provider, base_url, binding_of(**binding), form)
     show_json(added) if as_json else say(added.name)
 

@@ -87,7 +87,7 @@ def bound_environment(
     env: dict[str, str] = {}
     for info in secrets:
         binding = info.binding
-        if binding is None or binding.mode is Mode.SET:
+        if binding is None or binding.mode in (Mode.SET, Mode.CERTIFICATE):
             continue
         if binding.mode is Mode.AWS:
             env |= (

@@ -226,6 +226,8 @@ class Secrets:
                 found |= dict(
                     zip((kept.name, f"{kept.name}, its session token"), map(Secret, parts), strict=False)
                 )
+            elif kept.tenant == tenant and kept.binding is not None and kept.binding.mode is Mode.CERTIFICATE:
+                found[kept.name] = Secret(parts_of(kept.value, Mode.CERTIFICATE)[0])
             elif kept.tenant == tenant:
                 found[kept.name] = kept.value
                 presented = await self._presented(kept, anew=False)

@@ -7,7 +7,6 @@ what is told apart by them are names, and the key is this process's own.
 
 import asyncio
 import datetime
-import os
 import secrets as randomness
 import ssl
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from corral.errors import InvalidInput
+from corral.gateway.clientcerts import load_chain
 from corral.model.secrets import Secret
 from corral.policy.egress import literal
 from corral.wire.http2 import ALPN
@@ -91,13 +91,7 @@ class Authority:
         # In this order: what speaks both is answered in the older one, and only what cannot be is not (G-107).
         context.set_alpn_protocols(["http/1.1", ALPN])
         context.options |= ssl.OP_NO_RENEGOTIATION
-        # OpenSSL takes files only; this one is memory.
-        fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
-        try:
-            os.write(fd, leaf + self._pem + key)
-            context.load_cert_chain(f"/proc/self/fd/{fd}")
-        finally:
-            os.close(fd)
+        load_chain(context, leaf + self._pem + key)
         return _Leaf(context, now)
 
     def certificate(self, host: str, now: datetime.datetime) -> x509.Certificate:

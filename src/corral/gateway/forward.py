@@ -16,6 +16,7 @@ from yarl import URL
 from corral.errors import Forbidden, InvalidInput
 from corral.gateway import aws, framing, websocket
 from corral.gateway.box import Box
+from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import Dialer, proxy_refusal
 from corral.gateway.multiplex import Multiplexed
 from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request, distrusted, unanswered
@@ -36,6 +37,7 @@ class Forwarder:
         self._dialer = dialer
         self._session = session(box, dialer)
         self._outbound = Outbound(box)
+        self._certificates = ClientCertificates(dialer.tls)
 
     async def renew(self) -> None:
         """Close its connections, and make new ones from now on."""
@@ -122,9 +124,10 @@ class Forwarder:
                 allow_redirects=False,
                 proxy=proxy.url if proxy is not None else None,
                 proxy_headers=for_tunnel,
+                ssl=self._certificates.context(call.bound),
             )
             async with sent as upstream:
-                self._outbound.sent(head, call, upstream.status, ready.used)
+                self._outbound.sent(head, call, upstream.status, ready.used | shown(call.bound))
                 return await self._relay(request, upstream, call)
         except StopError:
             raise

@@ -18,6 +18,7 @@ from corral.model.binding import AUTHENTICATION_FIELDS, Absent, Binding, Mode, P
 from corral.model.route import HeaderField
 from corral.model.secrets import Secret
 from corral.policy.bindings import parts_of
+from corral.policy.clientcerts import pem_of
 from corral.policy.paths import matches
 from corral.policy.placeholder import placeholders
 from corral.policy.routes import binding_of, credentials_in
@@ -29,13 +30,14 @@ _SUBPROTOCOLS = "sec-websocket-protocol"
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A secret that goes to hosts, as one sandbox has it. `pairs`: its placeholders, each with what it stands for. `forms`
-    are looked for in answers; None for what is no credential.
+    are looked for in answers; None for what is no credential. `certificate`: what the server is shown, with its key, in PEM.
     """
 
     name: str
     binding: Binding
     pairs: tuple[tuple[str, Secret], ...]
     forms: Forms | None
+    certificate: Secret | None = None
 
     @classmethod
     def of(cls, name: str, value: Secret, binding: Binding, seed: Secret) -> Self:
@@ -43,7 +45,8 @@ class Bound:
         parts = parts_of(value, binding.mode)
         stands = placeholders(name, binding, seed, len(parts))
         pairs = tuple(zip(stands, map(Secret, parts), strict=True))
-        return cls(name, binding, pairs, Forms.joined(Forms(part, name) for part in parts))
+        shown = Secret(pem_of(value.reveal())) if binding.mode is Mode.CERTIFICATE else None
+        return cls(name, binding, pairs, Forms.joined(Forms(part, name) for part in parts), shown)
 
     @classmethod
     def written(cls, host: str, field: HeaderField, seed: Secret) -> Self:

@@ -16,6 +16,7 @@ from h2.errors import ErrorCodes
 from corral.errors import CorralError, Forbidden, InvalidInput
 from corral.gateway import framing
 from corral.gateway.box import Box
+from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
 from corral.gateway.http2 import Connection, Stream, StreamError
 from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request, distrusted, unanswered
@@ -40,6 +41,8 @@ class Multiplexed(Connection):
         self._dialer = dialer
         self._decision = decision
         self._outbound = Outbound(box)
+        self._certificates = ClientCertificates(dialer.http2, (http2.ALPN,))
+        self._by: ssl.SSLContext | None = None
         self._upstream: Connection | None = None
         self._dialling = asyncio.Lock()
         self._admitted = False
@@ -184,13 +187,13 @@ class Multiplexed(Connection):
             headers.items(),
             trailers="trailers" in head.all("te"),
         )
-        upstream = await self._connected(call.allowed)
+        upstream = await self._connected(call)
         out = await upstream.open(fields, end=ready.data is None)
         try:
             upload = group.create_task(_upload(ready.data, stream, out, call))
             sent = await out.started()
             status, fields = http2.response(sent)
-            self._outbound.sent(head, call, status, ready.used)
+            self._outbound.sent(head, call, status, ready.used | shown(call.bound))
             await self._relay(stream, out, head, call, status, fields)
             upload.cancel()
         finally:
@@ -254,14 +257,19 @@ class Multiplexed(Connection):
             case _:
                 return error
 
-    async def _connected(self, allowed: Allowed) -> Connection:
-        """The connection to the server, made where there is none that takes requests. Raises StopError."""
+    async def _connected(self, call: Call) -> Connection:
+        """The connection to the server, made where there is none that takes requests, or it was made by another certificate.
+        Raises StopError.
+        """
+        context = self._certificates.context(call.bound)
         async with self._dialling:
+            if self._upstream is not None and self._by is not context:
+                self._upstream.shut()
             if self._upstream is None or not self._upstream.usable:
-                self._upstream = await self._dial(allowed)
+                self._upstream, self._by = await self._dial(call.allowed, context), context
             return self._upstream
 
-    async def _dial(self, allowed: Allowed) -> Connection:
+    async def _dial(self, allowed: Allowed, context: ssl.SSLContext) -> Connection:
         side, made = Side(waits=True), Connection(client=True)
         refusal = await self._dialer.connect(self._box, allowed, side)
         if refusal is not None:
@@ -272,7 +280,7 @@ class Multiplexed(Connection):
             tls = await asyncio.get_running_loop().start_tls(
                 side.transport,
                 made,
-                self._dialer.http2,
+                context,
                 server_hostname=allowed.host,
                 ssl_handshake_timeout=CONNECT_TIMEOUT,
             )

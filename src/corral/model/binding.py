@@ -27,12 +27,13 @@ class Place(StrEnum):
 
 class Mode(StrEnum):
     """How the secret gets into a request: in exchange for its placeholder, into a header field of every request, or as the
-    key that a request is signed with.
+    key that a request is signed with; or that a `certificate` of the client's is shown by.
     """
 
     REPLACE = "replace"
     SET = "set"
     AWS = "aws"
+    CERTIFICATE = "certificate"
 
 
 class Absent(StrEnum):

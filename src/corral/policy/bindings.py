@@ -7,6 +7,7 @@ from corral.errors import InvalidInput
 from corral.model.binding import Binding, Mode
 from corral.model.egress import TLS_PORT
 from corral.model.secrets import Secret
+from corral.policy.clientcerts import mark, pem_of
 from corral.policy.egress import MODEL_HOSTS, checked_port
 from corral.policy.paths import checked_methods, checked_path
 from corral.policy.placeholder import shape_of, variable_of
@@ -56,6 +57,8 @@ def _check_fields(binding: Binding) -> None:
             raise InvalidInput(f"a secret cannot go into the field {name[:60]!r}", "such as Authorization")
     if binding.form.count("{}") != 1 or not binding.form.isascii() or not binding.form.isprintable():
         raise InvalidInput(f"the form {binding.form[:60]!r} does not hold `{{}}` once", "such as 'Bearer {}'")
+    if binding.mode is Mode.CERTIFICATE and binding.plaintext:
+        raise InvalidInput("a certificate is shown by TLS only", "leave --plaintext out")
     if binding.mode is not Mode.SET:
         return
     if len(binding.fields) != 1:
@@ -75,7 +78,8 @@ def complete_binding(name: str, value: Secret, binding: Binding, former: Binding
     One that replaces a `former` keeps that form, so that what running sandboxes hold stays good. Raises InvalidInput.
     """
     parts = len(parts_of(value, binding.mode))
-    prefix, length = shape_of(value.reveal()) if binding.mode is not Mode.AWS else ("AKIA", 20)
+    shapes = {Mode.AWS: ("AKIA", 20), Mode.CERTIFICATE: ("", 40)}
+    prefix, length = shapes.get(binding.mode) or shape_of(value.reveal())
     if former is not None and former.mode is binding.mode:
         prefix, length = former.prefix, former.length
     variable = binding.variable or (former.variable if former is not None else "") or variable_of(name)
@@ -83,8 +87,12 @@ def complete_binding(name: str, value: Secret, binding: Binding, former: Binding
 
 
 def parts_of(value: Secret, mode: Mode) -> tuple[str, ...]:
-    """The secrets in a secret: itself, or the key's id, the key and the session's token of AWS. Raises InvalidInput."""
+    """The secrets in a secret: itself, or the key's id, the key and the session's token of AWS, or a line of the key of a
+    certificate. Raises InvalidInput.
+    """
     text = value.reveal()
+    if mode is Mode.CERTIFICATE:
+        return (mark(pem_of(text)),)
     if mode is not Mode.AWS:
         return (text,)
     key_id, _, rest = text.partition(":")

@@ -120,7 +120,8 @@ class _BindingFields(BaseModel):
     )
     mode: Mode = Field(
         default=Mode.REPLACE,
-        description="`replace` a placeholder, `set` a header field in each request, or sign requests to `aws` again.",
+        description="`replace` a placeholder, `set` a header field in each request, sign requests to `aws` again, or show "
+        'servers a `certificate`: the value is `{"pem": …}`, the certificate with its issuers and key.',
     )
     absent: Absent = Field(
         default=Absent.PASS, description="What becomes of a request without a placeholder."

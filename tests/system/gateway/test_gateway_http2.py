@@ -21,7 +21,7 @@ from tests.system.gateway.test_gateway_inside import HOST, NAME, SECRET, Inside
 from tests.system.gateway.test_gateway_inside import inside as inside
 
 from corral.daemon.authority import load_authority
-from corral.model.binding import Binding, Place
+from corral.model.binding import Binding, Mode, Place
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.ids import SandboxId
 
@@ -140,11 +140,14 @@ class Grpc:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[Handler, int]]:
+def serving(folder: Path, clients: bytes | None = None) -> Iterator[tuple[Handler, int]]:
+    """A server of gRPC with the certificate in a folder; `clients`: the only one that it takes of clients."""
     handler = Handler()
     server = grpc.server(ThreadPoolExecutor(4), handlers=(handler,))
     pair = (folder / "key.pem").read_bytes(), (folder / "certificate.pem").read_bytes()
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials((pair,)))
+    port = server.add_secure_port(
+        "127.0.0.1:0", grpc.ssl_server_credentials((pair,), clients, clients is not None)
+    )
     server.start()
     try:
         yield handler, port
@@ -299,3 +302,20 @@ async def test_a_server_that_does_not_speak_it_is_named(inside: Inside) -> None:
     assert "over HTTP/2" in failed.value.details()
     async with inside.client() as http, http.get(inside.url()) as answer:
         assert answer.status == 200
+
+
+async def test_a_server_of_grpc_is_shown_a_certificate(service: Grpc, tmp_path: Path) -> None:
+    """G-134: as in HTTP/1.1, and none once the secret is gone, on the connections that are open too."""
+    (tmp_path / "client").mkdir()
+    _, pem = make_certificate(tmp_path / "client", ["client"])
+    both = pem.read_text() + pem.with_name("key.pem").read_text()
+    with serving(tmp_path, pem.read_bytes()) as (_, port):
+        service.inside.server = port
+        await service.inside.attach(HostRule(HOST, (port,), paths=("/s/*",), private=True))
+        binding = Binding((HOST,), (port,), mode=Mode.CERTIFICATE)
+        await service.inside.bind(binding, value=json.dumps({"pem": both}))
+        async with service.channel() as channel:
+            assert (await one(channel, "Echo"))[0] == b"hello"
+            await service.inside.bed.client.set_secrets([])
+            with pytest.raises(grpc.RpcError):
+                await one(channel, "Echo")

@@ -318,6 +318,43 @@ async def test_a_host_on_the_operators_list_is_not_looked_into(inside: Inside, t
     assert dict(inside.seen[-1][1])["Authorization"] == f"Bearer {SECRET}"
 
 
+async def test_a_server_is_shown_a_certificate(inside: Inside, tmp_path: Path) -> None:
+    """G-134, G-137, G-334: the sandbox has neither it nor its key, and the server none from a sandbox without the secret."""
+    (tmp_path / "client").mkdir()
+    _, pem = make_certificate(tmp_path / "client", ["client"])
+    key = pem.with_name("key.pem").read_text()
+    wanted = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pem))
+    wanted.verify_mode = ssl.CERT_REQUIRED
+    wanted.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+
+    async def told(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peercert")
+        return web.json_response({"peer": peer["subject"], "key": key})
+
+    app = web.Application()
+    app.router.add_get("/", told)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=wanted).start()
+    inside.server = runner.addresses[0][1]
+    await inside.attach(HostRule(HOST, (inside.server,), ("GET",), private=True))
+    value = json.dumps({"pem": pem.read_text() + key})
+    try:
+        await inside.bind(Binding((HOST,), (inside.server,), mode=Mode.CERTIFICATE), value=value)
+        async with inside.client() as http, http.get(inside.url()) as answer:
+            assert answer.status == 200
+            body = await answer.text()
+            assert '"test"' in body
+            assert key.splitlines()[2] not in body
+        assert (await inside.bed.audit("secret", "used")).secret == NAME
+        await inside.bed.client.set_secrets([])
+        async with inside.client() as http, http.get(inside.url()) as answer:
+            assert answer.status == 502
+    finally:
+        await runner.cleanup()
+
+
 async def test_a_secret_itself_never_leaves(inside: Inside) -> None:
     """G-44: in the head, as addresses and credentials spell it too, in the body, cut in two."""
     await inside.bind(Binding((HOST,), (inside.server,)))

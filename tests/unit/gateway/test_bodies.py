@@ -34,10 +34,10 @@ def test_codings(data: bytes) -> None:
 def test_noise_is_refused(coding: str, data: bytes) -> None:
     """G-182, G-342."""
     try:
-        decode(data, coding)
+        found = decode(data, coding)
     except (InvalidInput, TooLarge):
         return
-    assert data == b"" or coding == "zstd"
+    assert found == b"" or coding == "zstd"  # two bytes can be a whole body of deflate, with nothing in it
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])

@@ -428,6 +428,16 @@ def test_templates(corral: Any, box: str) -> None:
     assert corral("checkpoint", box, "ready").out == "ready\n"
 
 
+def test_a_certificate_is_a_file_as_others_have_it(corral: Any, engine: Any, tmp_path: Path) -> None:
+    """Of several lines, which no other secret may have."""
+    file = tmp_path / "client.pem"
+    file.touch(0o600)
+    file.write_text("one\ntwo\n")
+    options = ("--host", "api.bank.example", "--mode", "certificate", "--from-file", str(file))
+    assert corral("secret", "add", "bank", *options).code == 0
+    assert json.loads(engine.secrets.values["bank"].reveal()) == {"pem": "one\ntwo"}
+
+
 def test_a_secret_comes_from_stdin_or_a_variable_and_is_never_shown(
     corral: Any, engine: Any, stdin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
