@@ -9,7 +9,7 @@ import pytest
 
 from corral.cli.main import COMMANDS
 from corral.testing.attack import selftest
-from corral.testing.attack.arena import Arena, Attack, EscapedError, expect, open_arena
+from corral.testing.attack.arena import Arena, Attack, EscapedError, expect, need, open_arena
 from corral.testing.attack.selftest import Verdict, run_attacks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_no_attack_gets_through(arena: "Range", isolation: str) -> None:
 
 
 def test_what_gets_through_is_told(arena: "Range") -> None:
-    """An attack on a service that may be reached, one that raises, and one that finds nothing."""
+    """An attack on a service that may be reached, two that cannot be carried out, and one that finds nothing."""
 
     def reach(box: Arena) -> str:
         with socket.create_connection(("127.0.0.1", box.trap.tcp_port)):
@@ -40,11 +40,15 @@ def test_what_gets_through_is_told(arena: "Range") -> None:
     def fail(box: Arena) -> str:
         raise OSError("broken")
 
-    made = (
-        Attack("a", "G-0", "a", reach), Attack("b", "G-0", "b", fail), Attack("c", "G-0", "c", lambda _: "held")
-    )  # fmt: skip
+    def lack(box: Arena) -> str:
+        need(box.folder is None, "no folder")
+        return "never"
+
+    runs = (reach, fail, lack, lambda _: "held")
+    made = [Attack(str(number), "G-0", "tried", run) for number, run in enumerate(runs)]
     found = list(run_attacks(arena.client, "container", made))
-    assert [item.verdict for item in found] == [Verdict.ESCAPED, Verdict.FAILED, Verdict.STOPPED]
+    ends = [Verdict.ESCAPED, Verdict.FAILED, Verdict.FAILED, Verdict.STOPPED]
+    assert [item.verdict for item in found] == ends
     assert "tcp" in found[0].said
 
 

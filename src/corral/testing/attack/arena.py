@@ -37,6 +37,16 @@ class SkippedError(Exception):
     """An attack cannot be tried here: why."""
 
 
+class NotDoneError(Exception):
+    """An attack could not be carried out, for a reason that says nothing about the defence."""
+
+
+def need(there: object, otherwise: str) -> None:
+    """Raise NotDoneError unless what the attack needs is there."""
+    if not there:
+        raise NotDoneError(otherwise)
+
+
 def expect(held: object, otherwise: str) -> None:
     """Raise EscapedError unless it held."""
     if not held:
@@ -203,7 +213,7 @@ class Arena:
         key = f"{name} of {box.id}"
         if key not in self._known:
             [answer] = self.net(box, ("dns", GATEWAY, name))
-            expect(answer.get("address"), f"{name} has no address: {answer}")
+            need(answer.get("address"), f"{name} has no address: {answer}")
             self._known[key] = answer["address"]
         return str(self._known[key])
 

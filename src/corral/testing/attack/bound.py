@@ -3,7 +3,7 @@
 from base64 import b64encode
 from urllib.parse import quote
 
-from corral.testing.attack.arena import HOST, Arena, Attack, SkippedError, expect, status
+from corral.testing.attack.arena import HOST, Arena, Attack, SkippedError, expect, need, status
 from corral.testing.attack.loot import forms, masked
 
 _FIELD = "Private-Token"
@@ -26,7 +26,7 @@ def _works(arena: Arena) -> None:
     """The secret does go where it is bound to: else nothing of it would be seen anywhere."""
     arena.bound_to.take()
     _ask(arena, ("/", f"{_FIELD}: {arena.stand_in}"))
-    expect(arena.bound_to.saw(arena.kept), "the secret does not work at all")
+    need(arena.bound_to.saw(arena.kept), "the secret does not work at all")
 
 
 def _unseen(arena: Arena, texts: list[str], where: str) -> None:
@@ -39,7 +39,7 @@ def _echo(arena: Arena) -> str:
     _works(arena)
     texts = _ask(arena, ("/echo", f"{_FIELD}: {arena.stand_in}"))
     _unseen(arena, texts, "an echo")
-    expect("X-Echo-5" in texts[0] and "Set-Cookie" in texts[0], f"no echo came: {texts[0][:80]}")
+    need("X-Echo-5" in texts[0] and "Set-Cookie" in texts[0], f"no echo came: {texts[0][:80]}")
     return "taken out of fields, cookies, places, a body in pieces of 5 bytes and what is behind it, in each spelling"
 
 
@@ -48,7 +48,7 @@ def _basic(arena: Arena) -> str:
     arena.bound_to.take()
     texts = _ask(arena, ("/echo", f"Authorization: Basic {coded}"))
     sent = b64encode(f"user:{arena.kept}".encode()).decode()
-    expect(arena.bound_to.saw(sent), "the secret does not go into Basic credentials")
+    need(arena.bound_to.saw(sent), "the secret does not go into Basic credentials")
     expect(sent[8:-4] not in texts[0], "Basic credentials came back")
     _unseen(arena, texts, "Basic credentials")
     return "it goes into Basic credentials, and out of those that come back, wherever base64 begins"
@@ -84,7 +84,7 @@ def _places(arena: Arena) -> str:
     )  # fmt: skip
     _ask(arena, ("/", f"Content-Length: {len(body)}"), method="POST", body=body)
     seen = arena.bound_to.take()
-    expect(len(seen) == 6, f"only {len(seen)} requests came through")
+    need(len(seen) == 6, f"only {len(seen)} requests came through")
     expect(
         not any(arena.kept.encode() in one for one in seen), "the secret went into a place that was not named"
     )
@@ -126,7 +126,7 @@ def _anothers(arena: Arena) -> str:
     for box in (other, stranger):
         place = arena.address_of(box, HOST)
         [answer] = arena.net(box, ("http", place, port, f"{HOST}:{port}", "/", fields))
-        expect(status(answer) == 200, f"answered {status(answer)}")
+        need(status(answer) == 200, f"answered {status(answer)}")
     expect(
         arena.bound_to.saw(arena.stand_in) and not arena.bound_to.saw(arena.kept),
         "another's placeholder works",
@@ -150,7 +150,7 @@ def _lookalikes(arena: Arena) -> str:
         stand[::-1],
     )
     _ask(arena, *(("/", f"{_FIELD}: {like}") for like in likes))
-    expect(len(arena.bound_to.seen) == len(likes), "a request did not come through")
+    need(len(arena.bound_to.seen) == len(likes), "a request did not come through")
     expect(not arena.bound_to.saw(arena.kept), "something like the placeholder was taken for it")
     return f"only the whole random value is exchanged: {len(likes)} that look like it stay as they are"
 

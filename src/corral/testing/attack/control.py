@@ -7,7 +7,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from corral.errors import CorralError
-from corral.testing.attack.arena import GATEWAY, Arena, Attack, SkippedError, expect, status
+from corral.testing.attack.arena import GATEWAY, Arena, Attack, SkippedError, expect, need, status
 
 _OWN, _PLAIN = "gateway.corral", "Content-Type: text/plain\r\n"
 
@@ -22,7 +22,7 @@ def _approve_oneself(arena: Arena) -> str:
     pending: list[str] = []
     while not pending and asking.refresh().exit is None:
         pending = [item.id for item in arena.client.list_approvals(box.id, status="pending")]
-    expect(pending, "the question was not put")
+    need(pending, "the question was not put")
     id = pending[0]
     places = (
         f"/v1/approvals/{id}/approve",
@@ -107,7 +107,7 @@ def _repositories(arena: Arena) -> str:
         request(f"{name}/app", "git-receive-pack"),
         *(request(other, "git-upload-pack") for other in others),
     )
-    expect(status(own) == 502, f"the granted repository was not looked for: {status(own)}")
+    need(status(own) == 502, f"the granted repository was not looked for: {status(own)}")
     expect({status(answer) for answer in answers} <= {400, 403, 404}, "another repository was reached")
     expect(status(push) == 403, f"a repository for reading can be pushed to: {status(push)}")
     none = arena.plain.exec("GIT_TERMINAL_PROMPT=0 git ls-remote https://git.example/x/y", timeout=30)

@@ -1,6 +1,6 @@
 """Attacks on how requests and answers are read: what one parser takes for one message and another for two."""
 
-from corral.testing.attack.arena import HOST, Arena, Attack, expect, status
+from corral.testing.attack.arena import HOST, Arena, Attack, expect, need, status
 
 _HIDDEN = "GET /hidden HTTP/1.1\r\nHost: host.corral\r\n\r\n"
 _REFUSED = {400, 403, 405, 413, 414, 421, 431, 505}
@@ -158,7 +158,7 @@ def _own_fields(arena: Arena) -> str:
     arena.bound_to.take()
     fields = "".join(f"{one}\r\n" for one in given)
     [answer] = arena.net(arena.keeper, ("http", place, arena.bound_to.port, _host(arena), "/fields", fields))
-    expect(status(answer) == 200, f"an ordinary request was answered {status(answer)}")
+    need(status(answer) == 200, f"an ordinary request was answered {status(answer)}")
     names = {line.partition(b":")[0].lower() for line in arena.bound_to.take()[0].split(b"\r\n")[1:]}
     passed = names & {one.partition(":")[0].lower().encode() for one in given[:-1]}
     added = {name for name in names if name.startswith((b"x-forwarded", b"forwarded", b"via", b"x-corral"))}
@@ -240,7 +240,7 @@ def _redirects(arena: Arena) -> str:
 def _elsewhere(arena: Arena) -> str:
     place, port = arena.address_of(arena.keeper, HOST), arena.bound_to.port
     [answers] = arena.net(arena.keeper, ("raw", place, port, _get(arena, "/away")))
-    expect([answer["status"] for answer in answers] == [200], "no answer")
+    need([answer["status"] for answer in answers] == [200], "no answer")
     expect("alt-svc" not in answers[0]["head"].lower(), "an answer invites to another port and protocol")
     return "Alt-Svc is taken out of answers: programs stay where they are read"
 
@@ -260,7 +260,7 @@ def _slow(arena: Arena) -> str:
     )
     first = next(iter(held.output())).text.split()
     try:
-        expect(first[:1] == ["ready"], f"the flood did not come up: {first}")
+        need(first[:1] == ["ready"], f"the flood did not come up: {first}")
         expect(int(first[1]) <= 1100, f"{first[1]} connections are held by one sandbox")
         [answer] = arena.net(arena.plain, ("http", "10.200.0.1", 80, "gateway.corral", "/policy"))
         expect(status(answer) == 200, "another sandbox is no longer served")

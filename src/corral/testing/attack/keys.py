@@ -2,14 +2,14 @@
 
 import json
 
-from corral.testing.attack.arena import GATEWAY, WORST, Arena, Attack, SkippedError, expect, status
+from corral.testing.attack.arena import GATEWAY, WORST, Arena, Attack, SkippedError, expect, need, status
 
 _ROOTS = ("/etc", "/home", "/opt", "/root", "/run", "/tmp", "/var", "/dev/shm")  # noqa: S108 - places to search
 
 
 def _search(arena: Arena) -> str:
     box = arena.granted
-    expect(status(arena.ask(box, arena.token(box), max_tokens=1)) == 200, "the key does not work at all")
+    need(status(arena.ask(box, arena.token(box), max_tokens=1)) == 200, "the key does not work at all")
     found = arena.run(box, "search", *_ROOTS, data=arena.loot.masked())
     expect(not found, f"the key is in {found[:5]}")
     return "the key never enters: not in files, environments, arguments or memory of any process"
@@ -21,7 +21,7 @@ def _echo(arena: Arena) -> str:
     for how in ("body", "stream", "error"):
         answer = arena.ask(box, token, metadata={"echo": how}, stream=how == "stream")
         text = json.dumps(answer, ensure_ascii=False) + answer["body"]
-        expect(answer["head"], f"no answer to {how}")
+        need(answer["head"], f"no answer to {how}")
         expect(not arena.loot.seen_in(text), f"the key came back in a {how}")
         expect("redacted" in text, f"nothing was taken out of a {how}")
     return "taken out of headers, bodies, events and errors: plain, base64, URL, JSON, hexadecimal, in pieces of 7 bytes"

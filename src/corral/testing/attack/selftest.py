@@ -9,7 +9,7 @@ from time import monotonic
 from corral.errors import CorralError, InvalidInput
 from corral.sdk.client import Client
 from corral.testing.attack import bound, control, files, framing, kernel, keys, network, resolver
-from corral.testing.attack.arena import Attack, EscapedError, SkippedError, open_arena
+from corral.testing.attack.arena import Attack, EscapedError, NotDoneError, SkippedError, open_arena
 
 ATTACKS: tuple[Attack, ...] = (
     *network.ATTACKS,
@@ -79,6 +79,8 @@ def run_attacks(client: Client, isolation: str, attacks: Iterable[Attack] = ATTA
                 verdict, said = Verdict.ESCAPED, str(error)
             except SkippedError as error:
                 verdict, said = Verdict.SKIPPED, str(error)
+            except NotDoneError as error:
+                verdict, said = Verdict.FAILED, str(error)
             except (CorralError, OSError, LookupError, ValueError) as error:
                 verdict, said = Verdict.FAILED, f"{type(error).__name__}: {error}"
             yield Finding(
