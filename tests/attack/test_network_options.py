@@ -4,6 +4,7 @@ import os
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -279,11 +280,36 @@ def test_a_resolver_of_ones_own_cannot_rebind(way: Way) -> None:
         for address in ("127.0.0.1", "169.254.169.254", "10.45.45.2", "45.45.45.1"):
             names["good.example.test"] = [address]
             assert fetch(box, "good.example.test") != 0
-    denied = [
-        item for item in way.e2b.arena.client.denials(box.id) if item["reason"] == "address-not-allowed"
-    ]
-    assert len(denied) == 4
+    kept = way.e2b.arena.client.denials
+    wait_for(
+        lambda: [one["reason"] for one in kept(box.id)].count("address-not-allowed") == 4, "records of it"
+    )
     assert not any("evil" in question for question in way.resolver.asked)
+
+
+def test_bare_addresses_of_an_open_sandbox_are_public_ones(e2b: E2b) -> None:
+    """G-50, G-54, G-63 to G-66: what it may reach is the internet: over TLS without a name too, but nothing of the host's."""
+    box, shut = e2b.box(denyOut=["45.45.45.4"]), e2b.box(denyOut=["0.0.0.0/0"])
+    near = Far(namespaces.own_netns_fd())
+    with ExitStack() as stack:
+        far = stack.enter_context(far_host())
+        public, denied = far.listen(SERVER, 443), far.listen(RESOLVER, 443)
+        private, own = far.listen(PRIVATE, 443), near.listen("45.45.45.1", 443)
+        loopback = near.listen("127.45.45.1", 443)
+        for sock in (public, denied, private, own, loopback):
+            stack.enter_context(sock).settimeout(1)
+        for sock in (denied, private, own, loopback):
+            address = sock.getsockname()[0]
+            assert fetch(box, address) != 0
+            assert fetch(box, f"[::ffff:{address}]") != 0
+            with pytest.raises(TimeoutError):
+                sock.accept()
+        fetch(shut, SERVER)
+        with pytest.raises(TimeoutError):
+            public.accept()
+        fetch(box, SERVER)
+        public.accept()[0].close()
+    os.close(near.fd)
 
 
 def test_a_rule_opens_no_host(e2b: E2b) -> None:

@@ -103,7 +103,7 @@ def test_other_template_references_are_refused(text: str, status: int) -> None:
 
 
 def test_network_options_that_can_be_kept() -> None:
-    assert egress_of(None, None) == Egress(("*",))
+    assert egress_of(None, None) == Egress(("*", "0.0.0.0/0"))
     assert egress_of(False, None) == Egress(())
     only = Network(deny_out=["0.0.0.0/0"], allow_out=["example.org", "*.example.com"])
     assert egress_of(None, only) == Egress(("example.org", "*.example.com"))
@@ -112,16 +112,19 @@ def test_network_options_that_can_be_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "egress"),
     [
-        (Network(deny_out=["8.8.8.8"]), Egress(("*",), ("8.8.8.8/32",))),
-        (Network(deny_out=["2001:db8::/32"]), Egress(("*",), ("2001:db8::/32",))),
+        (Network(deny_out=["8.8.8.8"]), Egress(("*", "0.0.0.0/0"), ("8.8.8.8/32",))),
+        (Network(deny_out=["2001:db8::/32"]), Egress(("*", "0.0.0.0/0"), ("2001:db8::/32",))),
         (Network(deny_out=["0.0.0.0/0"], allow_out=["1.1.1.1", "9.9.9.0/24"]), Egress(("1.1.1.1/32", "9.9.9.0/24"))),
         (Network(deny_out=["0.0.0.0/0"], allow_out=["0.0.0.0/0"]), Egress(("*", "0.0.0.0/0"))),
         # What is allowed goes first.
         (
             Network(deny_out=["8.8.8.0/30"], allow_out=["8.8.8.1"]),
-            Egress(("*", "8.8.8.1/32"), ("8.8.8.0/32", "8.8.8.2/31")),
+            Egress(("*", "0.0.0.0/0", "8.8.8.1/32"), ("8.8.8.0/32", "8.8.8.2/31")),
         ),
-        (Network(deny_out=["8.8.8.8"], allow_out=["8.8.0.0/16", "::1:0/112"]), Egress(("*", "8.8.0.0/16", "::1:0/112"))),
+        (
+            Network(deny_out=["8.8.8.8"], allow_out=["8.8.0.0/16", "::1:0/112"]),
+            Egress(("*", "0.0.0.0/0", "8.8.0.0/16", "::1:0/112")),
+        ),
     ],
 )  # fmt: skip
 def test_ranges_of_addresses(options: Network, egress: Egress) -> None:

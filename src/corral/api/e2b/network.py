@@ -48,7 +48,7 @@ def egress_of(internet: bool | None, network: Network | None) -> Egress:
         return Egress(("*", *_texts(ranges)))
     if all_denied:
         return Egress((*names, *_texts(ranges)))
-    return Egress(("*", *_texts(ranges)), _texts(_without(denied, ranges)))
+    return Egress(("*", str(_ALL), *_texts(ranges)), _texts(_without(denied, ranges)))
 
 
 def _without(denied: Sequence[Range], allowed: Sequence[Range]) -> list[Range]:
