@@ -19,7 +19,8 @@ test: setup lint
 # The same, with each operation cut at every one of its steps, and with every defence taken away once: hours.
 test-all: setup lint
 	@tests/conformance/setup
-	CORRAL_POINTS=all $(BIN)/pytest tests tests/removals/carry_out.py
+	CORRAL_POINTS=all $(BIN)/pytest
+	$(BIN)/pytest tests/removals/carry_out.py
 
 # Each attack of `corral self-test` succeeds on a copy of src without the defence that stops it: a quarter of an hour. ONLY=WORDS
 # takes those defences whose words these are, as pytest's -k.
