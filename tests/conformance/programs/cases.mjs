@@ -79,6 +79,18 @@ const cases = {
     assert.equal(await again.isRunning(), true)
     assert.equal((await again.commands.run('echo back')).stdout, 'back\n')
   },
+  async case_network_options() {
+    const transform = { headers: { 'X-Key': 'canary-0123456789' } }
+    const egressProxy = { address: '45.45.45.2:1', username: 'me', password: 'canary-0123456789' }
+    const network = { rules: { 'api.example.com': [{ transform }] }, egressProxy }
+    const mine = await Sandbox.create({ network })
+    const info = await mine.getInfo()
+    assert.deepEqual(Object.keys(info.network.rules), ['api.example.com'])
+    assert.deepEqual(info.network.egressProxy, { address: '45.45.45.2:1', username: 'me' })
+    assert.ok(!JSON.stringify(info).includes('canary'))
+    await mine.kill()
+    await assert.rejects(Sandbox.create({ network: { egressProxy: { address: '10.0.0.1:1080' } } }), /400/)
+  },
   async case_wrong_key() {
     await assert.rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), AuthenticationError)
   },

@@ -503,5 +503,40 @@ def case_a_late_signature_is_refused() -> None:
         raise AssertionError("it was accepted")
 
 
+RULES = {"api.example.com": [{"transform": {"headers": {"X-Key": "canary-0123456789"}}}]}
+WHO_ANSWERS = "curl -sv --max-time 20 https://api.example.com/ 2>&1 | grep issuer: || true"
+
+
+def case_header_rules_hold_until_they_are_replaced_and_show_no_value() -> None:
+    with Fresh(network={"rules": RULES}) as mine:
+        info = mine.get_info()
+        assert list(info.network["rules"]) == ["api.example.com"]
+        assert "canary" not in repr(info)
+        assert "Corral gateway" in mine.commands.run(WHO_ANSWERS).stdout
+        mine.update_network({})
+        assert "Corral gateway" not in mine.commands.run(WHO_ANSWERS).stdout
+        assert "rules" not in (mine.get_info().network or {})
+
+
+def case_a_proxy_is_told_without_its_password_and_nothing_goes_around_it() -> None:
+    proxy = {"address": "45.45.45.2:1", "username": "me", "password": "canary-0123456789"}
+    with Fresh(network={"egress_proxy": proxy, "allow_out": ["pypi.org"], "deny_out": ["0.0.0.0/0"]}) as mine:
+        info = mine.get_info()
+        assert info.network["egress_proxy"] == {"address": "45.45.45.2:1", "username": "me"}
+        done = mine.commands.run("curl -s --max-time 40 https://pypi.org/simple/; echo $?", timeout=60)
+        assert done.stdout.strip() not in ("", "0")
+
+
+def case_network_options_that_cannot_be_kept_are_refused() -> None:
+    for options in (
+        {"egress_proxy": {"address": "127.0.0.1:1080"}},
+        {"egress_proxy": {"address": "169.254.169.254:80"}},
+        {"egress_proxy": {"address": "proxy.test"}},
+        {"rules": {"*": RULES["api.example.com"]}},
+        {"rules": {"api.example.com": [{"transform": {"headers": {"Host": "x"}}}]}},
+    ):
+        raises(e2b.SandboxException, lambda options=options: Sandbox.create(network=options), "400")
+
+
 def case_zz_the_shared_sandbox_ends() -> None:
     assert box().kill()
