@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import Daemon
 from tests.traces import settled, traces, wait_for
 
+import corral
 from corral import Client, Sandbox
 
 pytestmark = pytest.mark.root
@@ -65,6 +66,22 @@ def test_spares_survive_the_daemon(traced: Daemon, client: Client) -> None:
         assert box.exec(["hostname"], check=True).stdout == "warm\n"
         ready(after, 2)
         assert [item.name for item in after.list_sandboxes()] == ["warm"]
+
+
+def test_a_spare_waits_with_its_templates_service_running(traced: Daemon, client: Client) -> None:
+    served = corral.Template().from_base()
+    served.start("python3 -m http.server 8000", ready="curl -sf localhost:8000").build(
+        "served", client=client
+    )
+    try:
+        client.set_pool("served", 1)
+        ready(client, 1)
+        box = Sandbox.create("served", client=client, name="warm")
+        assert box.exec("curl -sf localhost:8000 >/dev/null && hostname", check=True).stdout == "warm\n"
+        assert [item.tag for item in box.processes()] == ["service:start"]
+        traced.remove_all()
+    finally:
+        client.remove_template("served")
 
 
 def test_the_commands(traced: Daemon) -> None:

@@ -273,13 +273,13 @@ class Processes:
         return session, live
 
     async def _wake_idle(self, tenant: TenantId, ref: str) -> None:
-        sandbox = self._registry.find(tenant, ref)
+        sandbox = self._registry.find_any(tenant, ref)
         at_rest = sandbox.state in (State.PAUSED, State.SUSPENDED) and wakes_on_use(sandbox.reason)
         if at_rest and self._wake is not None:
             await self._wake(sandbox)
 
     def _session(self, tenant: TenantId, ref: str) -> tuple[Sandbox, Session]:
-        sandbox = self._registry.find(tenant, ref)
+        sandbox = self._registry.find_any(tenant, ref)
         self._touch(sandbox.id)
         self._touch(sandbox.id)
         found = self._sessions.get(sandbox.id)

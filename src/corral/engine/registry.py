@@ -83,10 +83,17 @@ class Registry:
 
     def find(self, tenant: TenantId, ref: str) -> Sandbox:
         """By name or id. Raises NotFound, also for another tenant's, and for a spare."""
+        sandbox = self.find_any(tenant, ref)
+        if sandbox.spec.spare:
+            raise _not_found(ref)
+        return sandbox
+
+    def find_any(self, tenant: TenantId, ref: str) -> Sandbox:
+        """As `find`, and a spare by its id, which nobody is told: its services are started in it before it is anybody's."""
         by_name = self._names.get((tenant, ref))
         sandbox = self._sandboxes.get(by_name or SandboxId(ref))
-        if sandbox is None or sandbox.spec.tenant != tenant or sandbox.spec.spare:
-            raise NotFound(f"there is no sandbox {ref[:80]!r}", "list yours with `corral ls`")
+        if sandbox is None or sandbox.spec.tenant != tenant:
+            raise _not_found(ref)
         return sandbox
 
     def get(self, sandbox: SandboxId) -> Sandbox | None:
@@ -245,3 +252,7 @@ class _Locked:
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def _not_found(ref: str) -> NotFound:
+    return NotFound(f"there is no sandbox {ref[:80]!r}", "list yours with `corral ls`")
