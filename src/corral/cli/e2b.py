@@ -73,7 +73,8 @@ def variables(app: App, key: str) -> dict[str, str]:
         )
     domain = str(config.get("api.domain") or "")
     url = _url("http", listen) if listen else f"https://{domain}:{tls.rpartition(':')[2]}"
-    values = {"E2B_API_KEY": key or app.client.create_key("e2b"), "E2B_API_URL": url, "E2B_SANDBOX_URL": url}
+    values = {"E2B_API_KEY": key or app.client.create_key("e2b")}
+    values |= dict.fromkeys(("E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"), url)
     if domain:
         port = (tls or listen).rpartition(":")[2]
         values["E2B_DOMAIN"] = domain if port == ("443" if tls else "80") else f"{domain}:{port}"

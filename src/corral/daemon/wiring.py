@@ -71,7 +71,7 @@ from corral.host.tasks import TaskOwner
 from corral.model.budget import Rates, Warned
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
-from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId
+from corral.model.ids import DEFAULT_TENANT, GrantId, SandboxId, TenantId, VolumeId
 from corral.model.lifecycle import State
 from corral.model.sandbox import IdlePolicy, Sandbox
 from corral.model.secrets import Secret, SecretForm
@@ -486,6 +486,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         # Not of the form of any grant's id, so no grant has this token.
         return await store.derive_token(GrantId(f"sandbox access {sandbox}"))
 
+    async def volume_token(volume: VolumeId) -> Secret:
+        return await store.derive_token(GrantId(f"volume {volume}"))
+
     async def port_token(sandbox: SandboxId, port: int | None) -> Secret:
         what = "all ports" if port is None else f"port {port}"
         return await store.derive_token(GrantId(f"{what} of {sandbox}"))
@@ -518,6 +521,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         keys=ApiKeys(store, clock),
         sandbox_token=sandbox_token,
         webhook_key=store.webhook_key,
+        volume_token=volume_token,
         touch=activity.touch,
         follow_events=events.follow,
         port_token=port_token,

@@ -101,6 +101,11 @@ class HostGuestFiles:
         """Create a directory and its parents; False if it was there."""
         return await self._in_tree(lambda tree: tree.make_dir(path, self._owner(tree, user), mode))
 
+    async def change(self, path: str, uid: int | None, gid: int | None, mode: int | None) -> Entry:
+        """Set what is given of an entry itself."""
+        ids = [None if id is None else self._uid_base + id for id in (uid, gid)]
+        return self._entry(await self._in_tree(lambda tree: tree.change(path, ids[0], ids[1], mode)))
+
     async def move(self, source: str, target: str) -> Entry:
         """Rename within the sandbox."""
         root = Owner(self._uid_base, self._uid_base)
@@ -194,6 +199,8 @@ class HostGuestFiles:
             mtime=status.st_mtime,
             target=found.target,
             metadata=found.metadata,
+            atime=status.st_atime,
+            ctime=status.st_ctime,
         )
 
     def _guest_id(self, host_id: int) -> int:

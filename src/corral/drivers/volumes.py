@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from corral.drivers.files import HostGuestFiles
-from corral.engine.ports import GuestFiles
+from corral.engine.ports import VolumeFiles
 from corral.errors import Unsupported
 from corral.model.ids import VolumeId
 from corral.model.volume import Volume
@@ -50,7 +50,7 @@ class StoreVolumes:
         """As VolumeDisk says."""
         return await asyncio.to_thread(self._directories.usage, volume)
 
-    def files(self, volume: VolumeId, uid_base: int) -> GuestFiles:
+    def files(self, volume: VolumeId, uid_base: int) -> VolumeFiles:
         """As VolumeDisk says."""
 
         def root() -> int:

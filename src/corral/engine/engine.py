@@ -26,7 +26,7 @@ from corral.engine.vault import Prices, Secrets
 from corral.engine.volumes import Volumes
 from corral.errors import Conflict
 from corral.model.events import Event
-from corral.model.ids import SandboxId, TenantId
+from corral.model.ids import SandboxId, TenantId, VolumeId
 from corral.model.lifecycle import State
 from corral.model.process import ProcessInfo
 from corral.model.sandbox import Sandbox
@@ -103,6 +103,7 @@ class Engine:
     keys: ApiKeys
     sandbox_token: Callable[[SandboxId], Awaitable[Secret]]
     webhook_key: Callable[[], Awaitable[Secret]]
+    volume_token: Callable[[VolumeId], Awaitable[Secret]]
     touch: Callable[[SandboxId], None]
     follow_events: Callable[[TenantId, int | None], AsyncGenerator[Event, None]]
     port_token: Callable[[SandboxId, int | None], Awaitable[Secret]]

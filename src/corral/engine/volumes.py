@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from corral.engine.admission import Admission
-from corral.engine.ports import Clock, GuestFiles, Store, VolumeDisk
+from corral.engine.ports import Clock, Store, VolumeDisk, VolumeFiles
 from corral.engine.registry import Registry
 from corral.errors import Conflict, NotFound
 from corral.model.capacity import Holding, Resource
 from corral.model.ids import TenantId, VolumeId
 from corral.model.lifecycle import State
-from corral.model.sandbox import Limits
+from corral.model.sandbox import Limits, Sandbox
 from corral.model.volume import DEFAULT_SIZE, Volume, VolumeMount, VolumeWish
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class Volumes:
         """With all that is in it. Raises NotFound, and Conflict while a sandbox mounts it, whether that runs or not."""
         async with self._changing:
             volume = self._find(self._of(tenant), ref)  # also what a removal that failed has left
+            await self._wait_for_leaving(volume.id)
             if users := self.users(volume.id):
                 raise Conflict(
                     f"volume {volume.name} is mounted by {_named(users)}",
@@ -92,6 +93,13 @@ class Volumes:
                 )
             going = self._volumes[volume.id] = replace(volume, ready=False)
             await asyncio.shield(self._remove(going))
+
+    async def _wait_for_leaving(self, volume: VolumeId) -> None:
+        """Until sandboxes are gone that are being removed already."""
+        for sandbox in self._mounting(volume):
+            if sandbox.state is State.REMOVING:
+                async with self._registry.lock(sandbox.id):
+                    continue
 
     async def _remove(self, volume: Volume) -> None:
         await self._store.put_volume(volume)
@@ -109,10 +117,20 @@ class Volumes:
         """By name or id. Raises NotFound, also for another tenant's."""
         return self._find(self.list(tenant), ref)
 
+    def by_id(self, volume: VolumeId) -> Volume:
+        """Of any tenant: for callers who prove by the volume's own token that they may use it. Raises NotFound."""
+        found = self._volumes.get(volume)
+        if found is None or not found.ready:
+            raise NotFound("the volume is gone")
+        return found
+
     def users(self, volume: VolumeId) -> Sequence[str]:
         """Names of the sandboxes that mount it, whatever their state."""
+        return [sandbox.spec.name for sandbox in self._mounting(volume)]
+
+    def _mounting(self, volume: VolumeId) -> Sequence[Sandbox]:
         return [
-            sandbox.spec.name
+            sandbox
             for sandbox in self._registry.all()
             if any(mount.id == volume for mount in sandbox.spec.volumes)
         ]
@@ -121,7 +139,7 @@ class Volumes:
         """Bytes of disk that it takes."""
         return await self._disk.usage(volume.id)
 
-    async def files(self, volume: Volume) -> GuestFiles:
+    async def files(self, volume: Volume) -> VolumeFiles:
         """What it holds, with `/` as its root."""
         return self._disk.files(volume.id, (await self._store.tenant(volume.tenant)).uid_base)
 

@@ -24,6 +24,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from corral.errors import InvalidInput, TooLarge
@@ -141,6 +142,18 @@ class GuestTree:
             except FileNotFoundError:
                 os.close(self._make_dirs(path, owner, mode))
                 return True
+
+    def change(self, path: str, uid: int | None, gid: int | None, mode: int | None) -> Found:
+        """Set the host's ids and the mode of an entry itself, as far as they are given. A symlink has no mode to set."""
+        if mode is not None:
+            check_mode(mode)
+        with translated(path), closing(self._open(path, os.O_PATH | os.O_NOFOLLOW)) as fd:
+            require_data(fd, path)
+            inode = Path(f"/proc/self/fd/{fd}")
+            os.chown(inode, -1 if uid is None else uid, -1 if gid is None else gid)
+            if mode is not None:  # after that: a change of owner takes the setuid bit away
+                inode.chmod(mode)
+        return self.stat(path)
 
     def move(self, source: str, target: str, owner: Owner | None) -> Found:
         """Rename, with the ids of `owner`. An existing file is replaced, a directory only if it is empty."""

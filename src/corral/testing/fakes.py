@@ -16,6 +16,7 @@ from corral.engine.ports import (
     OpenedSecret,
     Progress,
     Saved,
+    VolumeFiles,
 )
 from corral.errors import Conflict, HostError
 from corral.model.build import RegistryLogin
@@ -304,7 +305,7 @@ class FakeVolumeDisk:
         """As said in `used`."""
         return self.used
 
-    def files(self, volume: VolumeId, uid_base: int) -> GuestFiles:
+    def files(self, volume: VolumeId, uid_base: int) -> VolumeFiles:
         """It has none."""
         raise Conflict("a fake volume has no files")
 

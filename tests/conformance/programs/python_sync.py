@@ -538,5 +538,25 @@ def case_network_options_that_cannot_be_kept_are_refused() -> None:
         raises(e2b.SandboxException, lambda options=options: Sandbox.create(network=options), "400")
 
 
+def case_volumes_hold_files_for_sandboxes() -> None:
+    if not hasattr(e2b, "Volume"):  # older versions
+        return
+    volume = e2b.Volume.create("conformance-sync")
+    try:
+        volume.write_file("/a/b", "from outside", force=True)
+        with Fresh(volume_mounts={"/data": volume}) as made:
+            made.commands.run("cat /data/a/b > /data/back")
+            raises(e2b.VolumeException, lambda: e2b.Volume.destroy(volume.volume_id), "mounted")
+        assert volume.read_file("/back") == "from outside"
+        assert [entry.path for entry in volume.list("/", depth=2)] == ["/a", "/a/b", "/back"]
+        assert volume.update_metadata("/back", mode=0o600).mode == 0o600
+        volume.remove("/a")
+        assert not volume.exists("/a")
+        assert volume.volume_id in [item.volume_id for item in e2b.Volume.list()]
+    finally:
+        assert e2b.Volume.destroy(volume.volume_id)
+    assert not e2b.Volume.destroy(volume.volume_id)
+
+
 def case_zz_the_shared_sandbox_ends() -> None:
     assert box().kill()

@@ -151,6 +151,14 @@ async def test_creates_and_removals_in_any_order_agree(world: World, engine: San
             await world.volumes.remove(DEFAULT_TENANT, "data")
 
 
+async def test_a_removal_waits_for_sandboxes_on_their_way_out(world: World, engine: Sandboxes) -> None:
+    await world.volumes.create(DEFAULT_TENANT, "data")
+    made = await engine.create(DEFAULT_TENANT, wanting(WISH))
+    await engine.begin_removal(DEFAULT_TENANT, made.id)
+    await world.volumes.remove(DEFAULT_TENANT, "data")
+    assert world.volumes.list(DEFAULT_TENANT) == []
+
+
 async def test_a_volume_counts_as_disk_before_it_is_filled(world: World, engine: Sandboxes) -> None:
     world.rules = replace(world.rules, overcommit={Resource.DISK: 1.0})
     world.machine.total[Resource.DISK] = world.machine.free[Resource.DISK] = 100.0 * GIB

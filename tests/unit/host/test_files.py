@@ -242,6 +242,22 @@ def test_make_dir_says_whether_it_was_there(root: Path, tree: GuestTree) -> None
     assert (root / "a" / "b" / "d").is_dir()
 
 
+def test_a_change_is_made_to_the_entry_itself(root: Path, tree: GuestTree, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.chmod(0o600)
+    (root / "link").symlink_to(secret)
+    write(tree, "/file")
+    found = tree.change("/file", os.getuid(), None, 0o750)
+    assert (found.path, stat.S_IMODE(found.status.st_mode)) == ("/file", 0o750)
+    with pytest.raises(CorralError):
+        tree.change("/link", None, None, 0o777)
+    with pytest.raises(NotFound):
+        tree.change("/none", None, None, 0o777)
+    with pytest.raises(InvalidInput):
+        tree.change("/file", None, None, 0o77777)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
 def test_move_replaces_files(root: Path, tree: GuestTree) -> None:
     write(tree, "/a", b"a")
     write(tree, "/b", b"b")

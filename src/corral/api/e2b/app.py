@@ -10,7 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.context import Authenticate
-from corral.api.e2b import logs, metrics, pausing, sandboxes, snapshots, templates
+from corral.api.e2b import logs, metrics, pausing, sandboxes, snapshots, templates, volumes
 from corral.api.e2b.builds import Builds
 from corral.api.e2b.calls import Call, Handler, refusing, route
 from corral.api.e2b.dataplane import DataPlane
@@ -38,6 +38,10 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/sandboxes/{id}/fork", pausing.fork),
     ("POST", "/sandboxes/{id}/snapshots", snapshots.create_snapshot),
     ("GET", "/snapshots", snapshots.list_snapshots),
+    ("POST", "/volumes", volumes.create),
+    ("GET", "/volumes", volumes.list_all),
+    ("GET", "/volumes/{id}", volumes.get),
+    ("DELETE", "/volumes/{id}", volumes.delete),
     ("GET", "/templates", templates.list_templates),
     ("GET", "/default-templates", templates.list_templates),
     ("GET", "/v2/templates", templates.page_templates),
@@ -52,7 +56,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/templates/{id}/tags/count", templates.count_tags),
     ("GET", "/templates/{id}/tags/exists", templates.has_tag),
 )
-_ELSEWHERE = ("teams", "volumes", "volumecontent", "secrets", "api-keys", "access-tokens", "nodes", "admin")
+_ELSEWHERE = ("teams", "secrets", "api-keys", "access-tokens", "nodes", "admin")
 """First parts of paths that E2B has and Corral has not."""
 _OLD = ("instances", "envs")
 _UPLOADS = "e2b-uploads"
@@ -66,6 +70,8 @@ _OWN = frozenset(
         "templates",
         "default-templates",
         "health",
+        "volumes",
+        "volumecontent",
         _UPLOADS,
         *_ELSEWHERE,
         *_OLD,
@@ -104,7 +110,10 @@ class E2bApi:
         by_path["/{rest:path}"] = {"*": _absent}
         routes = [route(path, handlers, engine, authenticate, domain) for path, handlers in by_path.items()]
         uploads = Route(f"/{_UPLOADS}/{{tenant}}/{{hash}}", refusing(builds.receive), methods=["PUT"])
-        self._control = Router([Route("/health", _health), uploads, *routes], redirect_slashes=False)
+        content = volumes.Content(engine).routes()
+        self._control = Router(
+            [Route("/health", _health), uploads, *content, *routes], redirect_slashes=False
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -147,15 +156,6 @@ async def _absent(call: Call) -> Response:
         raise Refusal(400, "this version of the client is too old: update the SDK")
     if first in _SANDBOX_ONLY:
         raise Refusal(400, "missing header: E2b-Sandbox-Id and E2b-Sandbox-Port name the sandbox")
-    if first in (
-        "teams",
-        "volumes",
-        "volumecontent",
-        "secrets",
-        "api-keys",
-        "access-tokens",
-        "nodes",
-        "admin",
-    ):
+    if first in _ELSEWHERE:
         raise not_supported(f"/{first}")
     return JSONResponse({"code": 404, "message": "there is no such path"}, 404)

@@ -18,6 +18,7 @@ from corral.errors import NotFound
 from corral.model.lifecycle import State
 from corral.model.sandbox import Expiry, Isolation, Sandbox
 from corral.model.template import Template
+from corral.model.volume import VolumeWish
 from corral.protocol.e2b import sandboxes as wire
 
 DEFAULT_TIMEOUT = {1: 15, 2: 300}
@@ -85,6 +86,7 @@ async def _create_new(
         route=route_of(body.network, _opened(call)),
         expiry=_expiry(body),
         isolation=_isolation(call),
+        volumes=tuple(VolumeWish(one.name, one.path) for one in body.volume_mounts or ()),
         attributes={**_noted(body, BASE if template is None else alias_of(template), timeout), **noted},
     )
     return await call.engine.sandboxes.create(call.tenant, request)
@@ -98,8 +100,6 @@ def _check_options(body: wire.NewSandbox) -> None:
             raise Refusal(400, "autoPauseMemory=false cannot be combined with autoResume")
     if body.iam and body.iam.get("tokens"):
         raise not_supported("iam")
-    if body.volume_mounts:
-        raise not_supported("volumeMounts")
 
 
 def _isolation(call: Call) -> Isolation | None:

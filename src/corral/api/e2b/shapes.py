@@ -79,6 +79,7 @@ def listed(sandbox: Sandbox) -> wire.ListedSandbox:
         envd_version=ENVD_VERSION,
         alias=spec.attributes.get(ALIAS),
         metadata=spec.labels,
+        volume_mounts=[wire.VolumeMount(name=one.name, path=one.path) for one in spec.volumes] or None,
     )
 
 

@@ -27,7 +27,7 @@ from corral.engine.ports.guest import (
 )
 from corral.engine.ports.layers import ArchiveInfo, Archives, ImportedImage, KeptConfig, Layers, Placing
 from corral.engine.ports.store import Store, Tenant
-from corral.engine.ports.volumes import VolumeDisk
+from corral.engine.ports.volumes import VolumeDisk, VolumeFiles
 from corral.engine.ports.world import Clock, Progress
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "Store",
     "Tenant",
     "VolumeDisk",
+    "VolumeFiles",
     "Watch",
     "WatchEvent",
     "WatchEventKind",

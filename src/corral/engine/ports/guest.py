@@ -57,7 +57,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as its sandbox sees it: ids are the guest's; `mtime` in seconds since 1970; `target` of a symlink;
+    """A file as its sandbox sees it: ids are the guest's; times in seconds since 1970; `target` of a symlink;
     `metadata` that was attached when it was written, or since, inside."""
 
     path: str
@@ -70,6 +70,8 @@ class Entry:
     mtime: float
     target: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    atime: float = 0.0
+    ctime: float = 0.0
 
 
 class WatchEventKind(StrEnum):

@@ -2,9 +2,16 @@
 
 from typing import Protocol
 
-from corral.engine.ports.guest import GuestFiles
+from corral.engine.ports.guest import Entry, GuestFiles
 from corral.model.ids import VolumeId
 from corral.model.volume import Volume
+
+
+class VolumeFiles(GuestFiles, Protocol):
+    """What a volume holds, with `/` as its root; ids are those of its tenant's sandboxes."""
+
+    async def change(self, path: str, uid: int | None, gid: int | None, mode: int | None) -> Entry:
+        """Set what is given of an entry itself (a symlink is not followed)."""
 
 
 class VolumeDisk(Protocol):
@@ -23,5 +30,5 @@ class VolumeDisk(Protocol):
     async def usage(self, volume: VolumeId) -> int:
         """Bytes that count against its limit."""
 
-    def files(self, volume: VolumeId, uid_base: int) -> GuestFiles:
-        """What it holds, with `/` as its root; ids are those of its tenant's sandboxes."""
+    def files(self, volume: VolumeId, uid_base: int) -> VolumeFiles:
+        """What it holds."""

@@ -92,6 +92,13 @@ class NetworkUpdate(Network):
     allow_internet_access: bool | None = Field(default=None, alias="allow_internet_access")
 
 
+class VolumeMount(Wire):
+    """A volume, by its name, at a path."""
+
+    name: Text
+    path: Text
+
+
 class NewSandbox(Wire):
     """A request for a sandbox, of both versions of the call."""
 
@@ -107,7 +114,7 @@ class NewSandbox(Wire):
     secure: bool | None = None
     mcp: Any = None
     iam: dict[str, Any] | None = None
-    volume_mounts: list[dict[str, Any]] | None = None
+    volume_mounts: list[VolumeMount] | None = None
 
 
 class Connect(Wire):
@@ -178,6 +185,7 @@ class ListedSandbox(Wire):
     envd_version: str
     alias: str | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
+    volume_mounts: list[VolumeMount] | None = None
 
 
 class Lifecycle(Wire):
