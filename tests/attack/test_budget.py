@@ -111,3 +111,30 @@ def test_the_reason_can_be_read_inside(arena: "Range", canary: "Canary") -> None
         lambda: any(item["reason"] == "budget" for item in arena.client.denials(box.id)),
         lambda: arena.client.denials(box.id),
     )
+
+
+def test_no_sandbox_loosens_its_templates_rules_for_models(arena: "Range", canary: "Canary") -> None:
+    """G-180: neither by its own rules, nor by a grant that is changed, a checkpoint, a fork, or a template on top of it."""
+    client, cheap = arena.client, "claude-haiku-4-5"
+    client.build_template_from(
+        "frugal", dockerfile="FROM base\nRUN true\n", models=["claude-haiku-*"], aliases={"opus": cheap}
+    )
+    client.build_template_from("above", dockerfile="FROM frugal\nRUN true\n", models=["*"])
+
+    def box_of(template: str) -> Sandbox:
+        return arena.box(template=template, secrets=(canary.name,), models=("*",), budget=1_000_000)
+
+    try:
+        box = box_of("frugal")
+        arena.daemon.cli("grant", "set", box.id, "--models", "*", "--no-alias")
+        client.checkpoint(box.id, "later")
+        for one in (box, box.fork()[0], box_of("later"), box_of("above")):
+            assert flood(one, 1, 1) == {"403": 1}
+            assert flood(one, 1, 1, model=cheap) == {"200": 1}
+            assert flood(one, 1, 1, model="claude-opus-4-5") == {"200": 1}
+            assert {item.model for item in client.usage(one.id).models} == {cheap}
+    finally:
+        for info in client.list_sandboxes():
+            client.remove_sandbox(info.id)
+        for name in ("later", "above", "frugal"):
+            client.remove_template(name)

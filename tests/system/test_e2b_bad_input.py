@@ -19,6 +19,8 @@ from tests.conftest import Daemon
 from tests.system.test_tcp_api import _add_key
 from tests.traces import wait_for
 
+from corral import Sandbox
+
 pytestmark = pytest.mark.root
 UNKNOWN = "0" * 16
 
@@ -241,6 +243,30 @@ def test_a_timeout_below_zero_ends_a_sandbox_as_zero_does(served: Served) -> Non
     wait_for(
         lambda: served.call("GET", f"/sandboxes/{made['sandboxID']}").status_code == 404, "it has not ended"
     )
+
+
+def test_a_templates_rules_for_models_hold_in_its_sandboxes(served: Served, shared_daemon: Daemon) -> None:
+    """G-180: in E2B's, whose creates say nothing of models, and by no grant that a person widens later."""
+    with shared_daemon.client() as client:
+        client.put_secret("far", "sk-ant-0123456789", "anthropic", "http://127.0.0.1:9")
+        client.build_template_from("frugal", dockerfile="FROM base\nRUN true\n", models=["claude-haiku-*"])
+        try:
+            made = served.call("POST", "/v2/sandboxes", json={"templateID": "frugal", "timeout": 300}).json()
+            shared_daemon.cli("grant", "set", made["sandboxID"], "--secret", "far", "--models", "*")
+            box = Sandbox.connect(made["sandboxID"], client=client)
+            told = {}
+            for model in ("claude-haiku-4-5", "claude-sonnet-4-5"):
+                body = json.dumps({"model": model, "max_tokens": 1, "messages": []})
+                call = f"-H 'x-api-key: '$ANTHROPIC_API_KEY -H 'content-type: application/json' -d '{body}'"
+                done = box.exec(f"curl -s -w '%{{http_code}}' {call} http://gateway.corral/s/far/v1/messages")
+                told[model] = done.stdout
+            assert told["claude-haiku-4-5"].endswith("502"), told
+            assert told["claude-sonnet-4-5"].endswith("403"), told
+            assert "is not allowed in this sandbox" in told["claude-sonnet-4-5"]
+            served.call("DELETE", f"/sandboxes/{made['sandboxID']}")
+        finally:
+            client.remove_secret("far")
+            client.remove_template("frugal")
 
 
 def _envelope(flags: int, size: int, data: bytes) -> bytes:

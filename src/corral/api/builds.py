@@ -12,6 +12,7 @@ from corral.api import shapes
 from corral.api.bodies import BINARY_REQUEST, body_of
 from corral.api.context import Caller, CallerDep
 from corral.api.failures import documented
+from corral.api.grants import model_rules
 from corral.api.sandboxes import EVENT_STREAM, limits_of
 from corral.api.streams import event, stream
 from corral.errors import DiskFull, NoCapacity, TooLarge
@@ -122,6 +123,7 @@ def _request(body: protocol.StartBuild) -> model.BuildRequest:
         limits=limits_of(body.limits) or Limits(pids=4096),
         isolation=body.isolation,
         fresh=body.fresh,
+        models=model_rules(body.models, body.aliases) if body.models or body.aliases else None,
     )
 
 

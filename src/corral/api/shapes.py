@@ -237,6 +237,10 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         services=[service.name for service in value.config.services],
         memory=_memory(value.memory),
         origin=_origin(value.origin),
+        models=list(value.config.models.allow) if value.config.models is not None else ["*"],
+        aliases={one.asked: one.sent for one in value.config.models.aliases}
+        if value.config.models is not None
+        else {},
         limits=None if value.config.limits is None else _limits(value.config.limits),
     )
 

@@ -8,11 +8,23 @@ import click
 
 from corral.cli.app import App, pass_app
 from corral.cli.output import age, clean, fields, note, progress, say, show_json, size, table
-from corral.cli.values import Size, json_option, variables
+from corral.cli.values import Size, json_option, pairs, variables
 from corral.errors import InvalidInput, NotFound
 from corral.protocol.builds import BuildLine
 
-_RECIPE = ("file", "context", "target", "build_arg", "start", "ready", "no_cache", "allow", "secret")
+_RECIPE = (
+    "file",
+    "context",
+    "target",
+    "build_arg",
+    "start",
+    "ready",
+    "no_cache",
+    "allow",
+    "secret",
+    "models",
+    "alias",
+)
 
 
 @click.command(
@@ -39,6 +51,10 @@ Examples:
 @click.option("--secret", multiple=True, metavar="NAME", help="A secret that the gateway adds for them.")
 @click.option("--start", metavar="COMMAND", help="Runs in each sandbox from its start.")
 @click.option("--ready", metavar="COMMAND", help="Succeeds once that is ready.")
+@click.option("--models", multiple=True, metavar="PATTERN", help="Models that its sandboxes may use at most.")
+@click.option(
+    "--alias", multiple=True, metavar="ASKED=SENT", help="Send one model where another is asked for."
+)
 @click.option("--no-cache", is_flag=True, help="Do every step again.")
 @click.option("--memory", type=Size(), help="Most memory of each step, such as 2G.")
 @click.option("--cpus", type=float, help="Most CPU of each step, in cores.")
@@ -111,6 +127,8 @@ def _build_recipe(app: App, name: str | None, values: dict[str, Any]) -> Any:
         secrets=values["secret"],
         limits={"pids": 4096, **limits},
         isolation=values["isolation"],
+        models=values["models"] or None,
+        aliases=pairs(values["alias"], "an alias") or None,
         fresh=values["no_cache"],
         on_line=show_line,
     )

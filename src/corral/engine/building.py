@@ -37,6 +37,7 @@ from corral.policy.building import (
     stages_needed,
 )
 from corral.policy.copying import Item, Placed, choose, clean, digest_of
+from corral.policy.models import over
 
 MAX_LAYERS = 120
 MAX_FETCH = 4 << 30
@@ -123,6 +124,8 @@ class _Run:
         source = f"build:{recipe.stages[needed[-1]].base}"[:200]
         layers = tuple(last.layers)
         config = replace(last.state.config(), limits=self._request.sandbox_limits)
+        if self._request.models is not None:
+            config = replace(config, models=over(self._request.models, config.models))
         for tag in self._request.tags:
             await self._parts.templates.publish(self._tenant, tag, layers, config, source)
         return await self._parts.templates.publish(self._tenant, self._request.name, layers, config, source)

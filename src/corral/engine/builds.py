@@ -21,6 +21,7 @@ from corral.model.build import Build, BuildLine, BuildRequest, BuildStatus
 from corral.model.ids import TenantId, check_env
 from corral.model.template import Template
 from corral.policy.building import stages_needed
+from corral.policy.models import checked_rules
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +237,8 @@ def checked(request: BuildRequest) -> BuildRequest:
     request.limits.checked()
     if request.sandbox_limits is not None:
         request.sandbox_limits.checked()
+    if request.models is not None:
+        checked_rules(request.models)
     if len(request.allow) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.allow)} allowed hosts are too many", f"give at most {MAX_ALLOW}")
     egress_policy(request.allow)

@@ -143,7 +143,7 @@ class Creation:
 
     async def _build(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:
         async with self._registry.lock(spec.id):
-            grant = await self._admit(spec, request)
+            grant = await self._admit(spec, template, request)
             try:
                 self._volumes.require(spec.tenant, spec.volumes)
                 if request.budget is not None:
@@ -185,7 +185,7 @@ class Creation:
         async with self._registry.lock(spare.id):
             if self._registry.get(spare.id) is not spare:
                 return None
-            grant = await self._running.new_grant(spec, request)
+            grant = await self._running.new_grant(spec, template, request)
             if (
                 template.memory is not None
             ):  # processes in it hold the token already, and nobody else has ever had it
@@ -216,8 +216,8 @@ class Creation:
                 raise
         return sandbox
 
-    async def _admit(self, spec: SandboxSpec, request: CreateRequest) -> Grant:
-        grant = await self._running.new_grant(spec, request)
+    async def _admit(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Grant:
+        grant = await self._running.new_grant(spec, template, request)
         self._activity.touch(spec.id)
         await self._registry.add(Sandbox(spec, State.CREATING, grant.created_at), grant)
         return grant

@@ -79,7 +79,7 @@ class Grants:
             if secrets is not None:
                 grant = replace(grant, secrets=tuple(sorted(set(secrets))))
             if models is not None:
-                grant = replace(grant, models=checked_rules(models))
+                grant = replace(grant, models=replace(checked_rules(models), under=grant.models.under))
             if expires is not None or endless:
                 grant = replace(grant, expires_at=self._end(None if endless else expires))
             await self._use(grant, "grant.change")

@@ -23,6 +23,7 @@ from corral.model.lifecycle import Event, State
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.model.secrets import Secret
 from corral.model.template import Template
+from corral.policy.models import over
 from corral.policy.tokens import token_hash
 
 STARTS_AT_ONCE = 4
@@ -59,12 +60,13 @@ class Running:
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._waits: dict[SandboxId, asyncio.Task[None]] = {}
 
-    async def new_grant(self, spec: SandboxSpec, request: CreateRequest) -> Grant:
+    async def new_grant(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Grant:
         """A grant for a sandbox, with a token that nobody has had."""
         id, hashed = await self._new_token()
         now = self._clock.now()
         ends = None if request.expires is None else now + timedelta(seconds=request.expires)
-        return Grant(id, spec.tenant, spec.id, hashed, spec.secrets, now, request.models, ends)
+        models = over(request.models, template.config.models)
+        return Grant(id, spec.tenant, spec.id, hashed, spec.secrets, now, models, ends)
 
     async def renew(self, sandbox: SandboxId) -> None:
         """A token of its own for each run of a sandbox: that of the last one is dead (G-15)."""

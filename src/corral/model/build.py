@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from corral.model.grants import ModelRules
 from corral.model.ids import TemplateId, TenantId
 from corral.model.sandbox import Isolation, Limits
 from corral.model.secrets import Secret
@@ -172,7 +173,7 @@ class BuildRequest:
     `allow` and `secrets` are what its commands may reach and use through the gateway, as for a sandbox; by default
     nothing. `fresh`: carry out every step again, whatever is known from before. `tags`: further names of the template.
     `limits` are those of the sandboxes that its commands run in, `sandbox_limits` the template's. `login` opens the
-    registries of images that stages start from.
+    registries of images that stages start from. `models` hold for all sandboxes of the template, under its base's.
     """
 
     name: str
@@ -187,6 +188,7 @@ class BuildRequest:
     tags: tuple[str, ...] = ()
     sandbox_limits: Limits | None = None
     login: RegistryLogin | None = None
+    models: ModelRules | None = None
 
 
 class BuildStatus(StrEnum):

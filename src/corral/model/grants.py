@@ -15,11 +15,20 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRules:
+class ModelLayer:
     """Which models may run, as names or patterns with `*`, and which take the place of others."""
 
     allow: tuple[str, ...] = ("*",)
     aliases: tuple[Alias, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules(ModelLayer):
+    """The same, and what holds under it whatever it says: the rules of the templates that a sandbox, or a template, is made of,
+    the nearest first.
+    """
+
+    under: tuple[ModelLayer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

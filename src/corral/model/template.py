@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from corral.model.grants import ModelRules
 from corral.model.ids import ImageId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.sandbox import Isolation, Limits
 from corral.model.service import Service
@@ -13,7 +14,8 @@ class TemplateConfig:
     """How a sandbox of the template is run. `sudo` lets its user become the sandbox's root.
 
     `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds. `services` are started
-    after it. `limits` are those of its sandboxes where nothing else is asked for; None: the host's defaults.
+    after it. `limits` are those of its sandboxes where nothing else is asked for; None: the host's defaults. `models` hold for
+    each of its sandboxes beside the sandbox's own; None: all models.
     """
 
     env: dict[str, str] = field(default_factory=dict)
@@ -24,6 +26,7 @@ class TemplateConfig:
     ready_command: tuple[str, ...] = ()
     services: tuple[Service, ...] = ()
     limits: Limits | None = None
+    models: ModelRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from corral.model.build import (
     User,
     Workdir,
 )
+from corral.model.grants import ModelRules
 from corral.model.ids import check_env, check_guest_path, check_user
 from corral.model.template import TemplateConfig
 
@@ -69,6 +70,7 @@ class State:
     command: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     pending: tuple[Directory, ...] = ()
+    models: ModelRules | None = None
 
     @property
     def variables(self) -> dict[str, str]:
@@ -84,6 +86,7 @@ class State:
             sudo=self.sudo,
             start_command=(*self.entrypoint, *self.command),
             ready_command=self.ready,
+            models=self.models,
         )
 
 
@@ -145,6 +148,7 @@ def initial(config: TemplateConfig | None) -> State:
         final_user=config.user,
         workdir=config.workdir,
         sudo=config.sudo,
+        models=config.models,
     )
 
 

@@ -1,18 +1,19 @@
 """Which model a call may run. Values in, values out.
 
-Rules come in layers, the sandbox's own first, then its tenant's, then the host's. A name is first replaced by each layer's
-aliases in turn, once each; what then stands is the model that runs, and every layer must allow it.
+Rules come in layers, the sandbox's own first, then its template's, its tenant's, and the host's. A name is first replaced by
+each layer's aliases in turn, once each; what then stands is the model that runs, and every layer must allow it.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from corral.errors import Forbidden, InvalidInput
-from corral.model.grants import Alias, ModelRules
+from corral.model.grants import Alias, ModelLayer, ModelRules
 
 MAX_RULES = 64
+MAX_UNDER = 8
 _PATTERN = re.compile(r"[A-Za-z0-9*._:/@~-]{1,256}")
 _WORD = re.compile(r"[a-z]{2,32}")
 
@@ -38,6 +39,19 @@ def _check(text: str) -> None:
         raise InvalidInput(f"{text[:80]!r} is no model", "write a name or a pattern such as claude-haiku-*")
 
 
+def over(rules: ModelRules, base: ModelRules | None) -> ModelRules:
+    """`rules` for what is made from something with the rules `base`, which they can only tighten. Raises InvalidInput."""
+    if base is None:
+        return rules
+    below = (ModelLayer(base.allow, base.aliases), *base.under)
+    under = (*rules.under, *(layer for layer in below if layer not in rules.under))
+    if len(under) > MAX_UNDER:
+        raise InvalidInput(
+            "too many templates with rules for models stand on each other", "start from a lower one"
+        )
+    return replace(rules, under=under)
+
+
 def parse_alias(text: str) -> Alias:
     """`ASKED=SENT`, as in `opus=haiku` or `gpt-5*=gpt-5-mini`. Raises InvalidInput."""
     asked, equals, sent = text.partition("=")
@@ -50,7 +64,7 @@ def parse_alias(text: str) -> Alias:
 class Layer:
     """Rules, and the command that changes them."""
 
-    rules: ModelRules
+    rules: ModelLayer
     command: str
 
 
@@ -58,6 +72,7 @@ def layers(box: ModelRules, name: str, tenant: ModelRules, host: ModelRules) -> 
     """All rules for the calls of the sandbox `name`, in order."""
     return [
         Layer(box, f"corral grant set {name} --models PATTERN"),
+        *(Layer(rules, "corral template build NAME --models PATTERN") for rules in box.under),
         Layer(tenant, "corral models set PATTERN"),
         Layer(host, "corral config set models.allow PATTERN"),
     ]
@@ -80,7 +95,7 @@ def resolve(layers: Sequence[Layer], asked: str, newest: Newest) -> str:
     return model
 
 
-def _renamed(rules: ModelRules, model: str, newest: Newest) -> str:
+def _renamed(rules: ModelLayer, model: str, newest: Newest) -> str:
     for alias in rules.aliases:
         if _matches(alias.asked, model) or (is_family(alias.asked) and alias.asked in segments(model)):
             return newest(alias.sent, model) if is_family(alias.sent) else alias.sent

@@ -9,6 +9,7 @@ from corral.model.build import BuildStatus
 from corral.model.sandbox import Isolation
 from corral.protocol.base import Env, Name, Reply, Request, TemplateName, Text, Time
 from corral.protocol.catalog import TemplateInfo
+from corral.protocol.grants import Aliases, ModelPatterns
 from corral.protocol.sandboxes import MAX_ALLOW, AllowedHost, LimitsRequest
 
 MAX_DOCKERFILE = 256 * 1024
@@ -157,6 +158,12 @@ class StartBuild(Request):
     limits: LimitsRequest | None = Field(default=None, description="Of each command's sandbox.")
     isolation: Isolation | None = None
     fresh: bool = Field(default=False, description="Carry out every step, also those that are known.")
+    models: ModelPatterns | None = Field(
+        default=None, description="Models that its sandboxes may use, which their own rules can only narrow."
+    )
+    aliases: Aliases | None = Field(
+        default=None, description="Model asked for → model sent, in each of them."
+    )
 
     @model_validator(mode="after")
     def _check_recipe(self) -> Self:

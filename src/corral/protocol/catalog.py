@@ -61,6 +61,8 @@ class TemplateInfo(Reply):
         default=None, description="The processes that every sandbox of it begins with; null for none."
     )
     origin: TemplateOrigin | None = Field(default=None, description="The sandbox that it is a checkpoint of.")
+    models: list[str] = Field(default=["*"], description="Models that its sandboxes may use at most.")
+    aliases: dict[str, str] = Field(default={}, description="Model asked for → model sent, in each of them.")
     limits: Limits | None = Field(
         default=None,
         description="Of its sandboxes, where nothing else is asked for; null: the host's defaults.",

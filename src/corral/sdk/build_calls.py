@@ -169,13 +169,17 @@ def build_template_from(
     limits: Mapping[str, float] | None = None,
     isolation: str | None = None,
     fresh: bool = False,
+    models: Iterable[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
     on_line: OnLine | None = None,
 ) -> BuildTemplate:
     """Build the template `name` from the text of a Dockerfile, or from stages as the API has them, and wait for it.
 
     `context` gives a tar stream of the files that may be copied (see `corral.sdk.contexts`). `args`: values of build
     arguments. `allow`, `secrets`: what its commands may reach and use. `limits`: of each command's sandbox. `fresh`: do
-    every step again. `on_line` is told the lines of the log. Raises CommandFailed where a command of it fails.
+    every step again. `models`, `aliases`: what its sandboxes may use at
+    most, and model asked for → model sent. `on_line` is told the lines of the log. Raises CommandFailed where a
+    command of it fails.
     """
     body = build(
         protocol.StartBuild,
@@ -194,6 +198,8 @@ def build_template_from(
                 ("ready", ready),
                 ("limits", None if limits is None else dict(limits)),
                 ("isolation", isolation),
+                ("models", None if models is None else list(models)),
+                ("aliases", None if aliases is None else dict(aliases)),
             )
             if value is not None
         },

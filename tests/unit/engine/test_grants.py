@@ -1,5 +1,7 @@
 """Grants of sandboxes: renewed, changed and revoked; what the gateway and later processes are told."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.engine.test_sandboxes import World, world
 
@@ -8,7 +10,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.ports import OpenedSecret
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, InvalidInput, NotFound
-from corral.model.grants import Alias, Grant, ModelRules
+from corral.model.grants import Alias, Grant, ModelLayer, ModelRules
 from corral.model.ids import DEFAULT_TENANT, SandboxId
 from corral.model.sandbox import Sandbox
 from corral.model.secrets import Provider, Secret
@@ -114,6 +116,16 @@ async def test_what_a_grant_covers_can_be_changed(world: World) -> None:
     with pytest.raises(NotFound):
         await granted.grants.revoke(DEFAULT_TENANT, "box", ["openai"])
     assert (await granted.told(box)).models == rules
+
+
+async def test_what_a_template_allows_stays_under_a_grant_that_is_changed(world: World) -> None:
+    granted = Granted(world)
+    box = await granted.make()
+    under = (ModelLayer(("claude-haiku-*",)),)
+    grant = await world.store.grant_of(box.id)
+    await world.store.set_grant(replace(grant, models=replace(grant.models, under=under)))
+    await granted.grants.change(DEFAULT_TENANT, "box", models=ModelRules(("*",)))
+    assert (await granted.told(box)).models == ModelRules(("*",), under=under)
 
 
 async def test_the_hosts_of_secrets_open_and_close_with_the_grant(world: World) -> None:

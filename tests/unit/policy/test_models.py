@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.errors import Forbidden, InvalidInput
 from corral.model.grants import Alias, ModelRules
-from corral.policy.models import Layer, checked_rules, layers, parse_alias, resolve
+from corral.policy.models import MAX_UNDER, Layer, checked_rules, layers, over, parse_alias, resolve
 
 ANY = ModelRules()
 
@@ -48,6 +48,25 @@ def test_patterns(pattern: str, model: str, allowed: bool) -> None:
     else:
         with pytest.raises(Forbidden, match="not allowed in this sandbox"):
             runs(model, rules(pattern), ANY)
+
+
+def test_a_templates_rules_hold_under_the_sandboxes() -> None:
+    """G-180: each template's that it stands on, once, in order; its own rules change nothing of that."""
+    frugal, family = rules("claude-haiku-*"), rules("claude-*", opus="haiku")
+    below = over(frugal, family)
+    found = over(rules("*"), below)
+    assert [layer.allow for layer in found.under] == [("claude-haiku-*",), ("claude-*",)]
+    assert over(found, below) == found
+    assert over(rules("*"), None) == rules("*")
+    told = layers(found, "box", ANY, ANY)
+    assert resolve(told, "claude-opus-4", newest) == "claude-haiku-4-5"
+    with pytest.raises(Forbidden, match="not allowed") as error:
+        resolve(told, "claude-sonnet-4-5", newest)
+    assert "corral template build" in error.value.hint
+    for number in range(MAX_UNDER - 1):
+        below = over(rules(f"a{number}"), below)
+    with pytest.raises(InvalidInput):
+        over(rules("one more"), below)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from corral.model.budget import Refusal, Window
 from corral.model.budget import Scope as BudgetScope
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.git import Access, Operation, PushPolicy, PushRule, RepoGrant, Verdict
-from corral.model.grants import Alias, ModelRules
+from corral.model.grants import Alias, ModelLayer, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Provider, Secret
@@ -21,6 +21,7 @@ from corral.model.usage import Tokens, Usage
 from corral.wire import frames, link
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RULES = ModelRules(("claude-*",), under=(ModelLayer(("claude-h*",)),))
 SANDBOX, TENANT = SandboxId("0" * 16), TenantId("default")
 USAGE = Usage(
     TENANT, SANDBOX, "s", "openai", "m", Tokens(1, 2, 3, 4), 5, True, 200, 6, NOW, "r", "/v1/responses"
@@ -41,7 +42,7 @@ MESSAGES: list[link.Message] = [
     link.Detach(2, SANDBOX),
     link.SetSecrets(3, (link.SecretSpec(TENANT, "a", Provider.ANTHROPIC, "https://x", Secret("sk-12345678")),)),
     link.SetPrices(4, (link.PriceSpec("a", "*", 1, 2, 3, 4),)),
-    link.SetConfig(5, ("10.0.0.0/8",), ("*.pinned.example",), 64, 32_000, ("*",), ModelRules(("claude-*",))),
+    link.SetConfig(5, ("10.0.0.0/8",), ("*.pinned.example",), 64, 32_000, ("*",), RULES),
     link.Regrant(16, SANDBOX, link.GrantSpec("cd", (), ModelRules(aliases=(Alias("a", "b"),)), NOW, "ab", NOW, revoked=True)),
     link.Ping(6),
     link.UsageAck(7),
