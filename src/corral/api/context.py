@@ -12,6 +12,7 @@ from corral.api.guard import over_unix_socket
 from corral.engine.engine import Engine
 from corral.errors import Forbidden, InvalidInput
 from corral.model.ids import DEFAULT_TENANT, ProcessId, TenantId, check_guest_path
+from corral.policy.addresses import Network, parse_networks
 from corral.protocol.base import MAX_REF
 from corral.protocol.processes import MAX_PROCESS_ID
 
@@ -42,6 +43,11 @@ class Caller:
         """Raise Forbidden unless the caller is the operator of this host, whose choices bind all tenants."""
         if self.tenant != DEFAULT_TENANT:
             raise Forbidden(f"{what} is for the operator of this host only")
+
+
+def opened_networks(engine: Engine) -> tuple[Network, ...]:
+    """Private networks that the operator lets sandboxes reach."""
+    return parse_networks(tuple(map(str, engine.config_get().get("egress.networks") or ())))
 
 
 async def _caller(request: Request) -> Caller:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from corral.api import shapes
 from corral.api.bodies import streamed
-from corral.api.context import Caller, CallerDep, RefPath
+from corral.api.context import Caller, CallerDep, RefPath, opened_networks
 from corral.api.failures import documented
 from corral.api.grants import model_rules
 from corral.api.listing import Shown
@@ -23,11 +23,13 @@ from corral.model.events import ApprovalEvent, BudgetEvent, Event
 from corral.model.git import PushPolicy
 from corral.model.ids import check_labels
 from corral.model.project import Setup, SetupStep
+from corral.model.route import Route
 from corral.model.sandbox import IdlePolicy, Limits
 from corral.model.service import Service
 from corral.model.volume import parse_mount
 from corral.policy.push import parse_push_rule
 from corral.policy.repos import parse_repo
+from corral.policy.routes import checked_route, parse_proxy
 from corral.protocol import sandboxes as protocol
 from corral.protocol.base import Done
 from corral.protocol.catalog import Denials, Pulled
@@ -77,6 +79,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         ttl=body.ttl,
         allow=tuple(body.allow),
         deny=tuple(body.deny),
+        route=_route(body),
         secrets=None if body.secrets is None else tuple(use.partition("=")[0] for use in body.secrets),
         variables={name: variable for name, equals, variable in uses if equals},
         agent=body.agent,
@@ -96,6 +99,11 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         expires=body.expires,
         progress=progress,
     )
+
+
+def _route(body: protocol.CreateSandbox) -> Route:
+    proxy = None if body.proxy is None else parse_proxy(body.proxy.get_secret_value())
+    return Route(proxy=proxy, resolvers=tuple(body.dns))
 
 
 def check_private(caller: Caller, rules: Iterable[str]) -> None:
@@ -125,6 +133,7 @@ async def create_sandbox(
     if body.repo is not None and not body.repo.startswith("https://"):
         caller.check_host_path("a repository on the daemon's host", "give the https URL of a repository")
     check_private(caller, body.allow)
+    checked_route(_route(body), opened_networks(caller.engine))
     if "text/event-stream" not in accept:
         work = caller.engine.sandboxes.create(caller.tenant, create_request(body, None))
         # Who waits in the queue and goes away waits no longer.

@@ -13,6 +13,7 @@ from corral.cli.budgets import budget_line
 from corral.cli.grants import patterns
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
 from corral.cli.project import carry_in, project_options, with_project
+from corral.cli.secrets import read_private
 from corral.cli.values import (
     Dollars,
     Duration,
@@ -68,6 +69,14 @@ def create_options(command: F) -> F:
             help="A host that it may reach: HOST, 'GET HOST/PATH', @npm.",
         ),
         click.option("--deny", multiple=True, metavar="RULE", help="What it may not, whatever allows it."),
+        click.option(
+            "--dns", multiple=True, metavar="ADDRESS", help="A DNS server for its names. Default: the host's."
+        ),
+        click.option(
+            "--proxy",
+            metavar="URL|PATH",
+            help="A proxy for its connections, as socks5://HOST:PORT; a private file holds one with its login.",
+        ),
         click.option(
             "--secret",
             multiple=True,
@@ -135,6 +144,8 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "ttl": None if ttl is None else int(ttl),
         "allow": values["allow"],
         "deny": values["deny"],
+        "dns": values["dns"],
+        "proxy": _proxy(values["proxy"]),
         "secrets": values["secret"] or None,
         "repo": repository(values["repo"]),
         "budget": values["budget"],
@@ -149,6 +160,18 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
         "aliases": pairs(values["alias"], "an alias") or None,
         "expires": None if values["expires"] is None else max(1, int(values["expires"])),
     }
+
+
+def _proxy(text: str | None) -> str | None:
+    """A proxy's URL. Raises InvalidInput for a login that other users of the host can read."""
+    if text is None or "://" not in text:
+        return None if text is None else read_private(Path(text).expanduser())
+    if "@" in text:
+        raise InvalidInput(
+            "a login on the command line can be read by others",
+            "give a file that holds the URL: `--proxy PATH`",
+        )
+    return text
 
 
 def repository(text: str | None) -> str | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from corral.model.secrets import Secret
 
+MAX_RESOLVERS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class HeaderField:

@@ -4,13 +4,14 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import unquote, urlsplit
 
 from cryptography.x509 import load_pem_x509_certificates
 
 from corral.errors import InvalidInput
 from corral.model.binding import Binding, Mode
-from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
-from corral.model.secrets import MIN_SECRET
+from corral.model.route import MAX_RESOLVERS, EgressProxy, HeaderField, HeaderRule, Route
+from corral.model.secrets import MIN_SECRET, Secret
 from corral.policy.addresses import EVERYTHING, Address, Network, refused_class
 from corral.policy.bindings import checked_binding
 from corral.policy.egress import HOST_ALIAS, METADATA_HOSTS, canonical_host, checked_port, literal, patterns
@@ -21,7 +22,8 @@ MAX_FIELDS = 20
 MAX_VALUE = 2048
 MAX_TEXT = 255
 """Bytes of a proxy's user, and of its password: more SOCKS5 cannot say."""
-MAX_RESOLVERS = 10
+_WITH_TLS = "socks5+tls"
+_SCHEMES = ("socks5", _WITH_TLS)
 MAX_PEM = 64 * 1024
 _PLAIN = frozenset(
     {
@@ -67,6 +69,21 @@ def _checked_resolver(text: str, opened: Sequence[Network]) -> str:
         raise InvalidInput(f"the DNS server {text[:80]!r} is no address", "give an IP address")
     _check_address("a DNS server", address, opened)
     return str(address)
+
+
+def parse_proxy(text: str) -> EgressProxy:
+    """A proxy as a URL: `socks5://[USER:PASSWORD@]HOST:PORT`, `socks5+tls:` for TLS. Raises InvalidInput, without the URL."""
+    try:
+        parts = urlsplit(text.strip())
+        host, port = parts.hostname, parts.port
+        bare = not (parts.path.strip("/") or parts.query or parts.fragment)
+        if parts.scheme not in _SCHEMES or not host or not port or not bare:
+            raise ValueError
+    except ValueError:
+        known = " or ".join(_SCHEMES)
+        raise InvalidInput("the proxy is not valid", f"give {known}, then ://HOST:PORT") from None
+    password = Secret(unquote(parts.password or ""))
+    return EgressProxy(host, port, unquote(parts.username or ""), password, tls=parts.scheme == _WITH_TLS)
 
 
 def _checked_proxy(proxy: EgressProxy, opened: Sequence[Network]) -> EgressProxy:

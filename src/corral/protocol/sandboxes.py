@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from corral.model.git import Access
 from corral.model.ids import NAME_PATTERN
 from corral.model.lifecycle import State
+from corral.model.route import MAX_RESOLVERS
 from corral.model.sandbox import GIB, MIB, Isolation
 from corral.model.volume import MAX_MOUNTS
 from corral.policy.budget import MAX_CAP
@@ -150,6 +151,16 @@ class CreateSandbox(Request):
         default_factory=list,
         max_length=MAX_ALLOW,
         description="What it may not reach whatever allows it, written likewise.",
+    )
+    dns: list[Text] = Field(
+        default_factory=list,
+        max_length=MAX_RESOLVERS,
+        description="Addresses of DNS servers by which the names that it may reach are looked up. Default: the host's.",
+    )
+    proxy: SecretStr | None = Field(
+        default=None,
+        max_length=2048,
+        description="A SOCKS5 proxy for its connections: `socks5://[USER:PASSWORD@]HOST:PORT`, `socks5+tls:` for TLS to it.",
     )
     secrets: list[SecretUse] | None = Field(
         default=None,

@@ -68,6 +68,8 @@ def create_sandbox(
     ttl: int | None = None,
     allow: Iterable[str] = (),
     deny: Iterable[str] = (),
+    dns: Iterable[str] = (),
+    proxy: str | None = None,
     secrets: Iterable[str] | None = None,
     agent: str | None = None,
     repo: str | None = None,
@@ -93,6 +95,8 @@ def create_sandbox(
     `template`: name or id (default: the agent's, or `base`). `isolation`: `container` or `gvisor`. `limits`: any of
     memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: what it may reach, as
     `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`; `deny`: what it may not, whatever allows it.
+    `dns`: addresses of servers that names are looked up by; `proxy`: a SOCKS5 proxy for its connections, as
+    `socks5://[user:password@]host:port` or `socks5+tls://`.
     `secrets`: those that it may use, as `name` or `name=VARIABLE`. `agent`: the coding agent it is for. `repo`: path on
     the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in
     millionths of a US dollar; `budget_at_most`: the same, where that is less than holds anyway. `idle_pause`,
@@ -121,6 +125,8 @@ def create_sandbox(
             ttl=ttl,
             allow=list(allow) or None,
             deny=list(deny) or None,
+            dns=list(dns) or None,
+            proxy=proxy,
             secrets=None if secrets is None else list(secrets),
             agent=agent,
             repo=repo,
@@ -141,7 +147,8 @@ def create_sandbox(
             volumes=list(volumes) or None,
         ),
     )
-    request = Request("POST", url("sandboxes"), encode(body), json=True, accept=EVENTS)
+    content = encode(body) if proxy is None else encode(body, proxy=proxy)
+    request = Request("POST", url("sandboxes"), content, json=True, accept=EVENTS)
     return LongCall(request, reply(sandboxes.SandboxInfo), progress)
 
 
@@ -533,9 +540,9 @@ def put_secret(
         value=value,
         **_given(provider=provider, base_url=base_url, binding=bound, form=form),
     )
-    # The shape redacts the value wherever it is written, so here, where it must be, it is put beside.
-    content = json.dumps({**body.model_dump(mode="json", exclude_unset=True), "value": value}).encode()
-    return Call(Request("PUT", url("secrets"), content, json=True), reply(catalog.SecretInfo))
+    return Call(
+        Request("PUT", url("secrets"), encode(body, value=value), json=True), reply(catalog.SecretInfo)
+    )
 
 
 def rotate_secret(name: str, value: str | None = None) -> Call[catalog.SecretInfo]:

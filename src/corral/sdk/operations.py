@@ -4,6 +4,7 @@ An operation runs on either transport: `Operation[S, A]` gives an `S` on the syn
 public classes only bind operations to methods, so both have the same ones.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
@@ -247,9 +248,13 @@ def build(model: type[M], /, **values: Any) -> M:
         raise InvalidInput(f"{place}: {first['msg']}", "correct this value and try again") from None
 
 
-def encode(body: BaseModel) -> bytes:
-    """The JSON of a request's body, without what was not given."""
-    return body.model_dump_json(exclude_unset=True).encode()
+def encode(body: BaseModel, **secrets: str) -> bytes:
+    """The JSON of a request's body, without what was not given. `secrets` are fields that the body's shape writes out for
+    nobody.
+    """
+    if not secrets:
+        return body.model_dump_json(exclude_unset=True).encode()
+    return json.dumps({**body.model_dump(mode="json", exclude_unset=True), **secrets}).encode()
 
 
 def _broken_off() -> CorralError:

@@ -8,7 +8,7 @@ from corral.errors import InvalidInput
 from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Secret
 from corral.policy.addresses import parse_networks
-from corral.policy.routes import checked_route, credentials_in, rule_at
+from corral.policy.routes import checked_route, credentials_in, parse_proxy, rule_at
 
 
 def rule(host: str, *fields: tuple[str, str]) -> HeaderRule:
@@ -138,3 +138,26 @@ def test_both_may_be_in_a_network_that_the_operator_opened() -> None:
     opened = parse_networks(("10.1.0.0/16",))
     route = Route(proxy=EgressProxy("10.1.0.1", 1080), resolvers=("10.1.0.2",))
     assert checked_route(route, opened) == route
+
+
+@pytest.mark.parametrize(
+    ("text", "proxy"),
+    [
+        ("socks5://proxy.test:1080\n", EgressProxy("proxy.test", 1080)),
+        ("socks5://me:p%40ss@proxy.test:1080", EgressProxy("proxy.test", 1080, "me", Secret("p@ss"))),
+        ("socks5+tls://[2001:4860::1]:443/", EgressProxy("2001:4860::1", 443, tls=True)),
+    ],
+)
+def test_proxies_as_urls(text: str, proxy: EgressProxy) -> None:
+    assert parse_proxy(text) == proxy
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "proxy.test:1080", "socks5://canary@proxy.test", "http://canary@proxy.test:1", "socks5://canary:1/x", "socks5://[canary:1",
+     "socks5://canary:99999", "socks5://a:1?canary"],
+)  # fmt: skip
+def test_what_is_no_proxys_url_is_refused_without_it(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_proxy(text)
+    assert "canary" not in str(caught.value)

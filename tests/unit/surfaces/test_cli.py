@@ -21,6 +21,8 @@ from corral.errors import CorralError, InvalidInput, all_errors
 from corral.model.budget import Scope, Warned, Window
 from corral.model.grants import Alias, ModelRules
 from corral.model.ids import DEFAULT_TENANT, SandboxId
+from corral.model.route import EgressProxy, Route
+from corral.model.secrets import Secret
 from corral.sdk.client import Client
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
@@ -713,6 +715,27 @@ def test_questions_are_listed_shown_and_answered(corral: Any) -> None:
 def test_followers_of_approvals_hear_of_them(client: Client) -> None:
     found = client.follow_approvals(1, wait=False)
     assert [item.id for item in found] == ["1a2b3c4d", "5e6f7a8b"]
+
+
+def test_a_proxys_login_is_read_from_a_private_file(corral: Any, engine: Any, tmp_path: Path) -> None:
+    held = tmp_path / "proxy"
+    held.write_text("socks5://me:canary@proxy.test:1080\n")
+    held.chmod(0o600)
+    assert corral("create", "--name", "box", "--dns", "9.9.9.9", "--proxy", str(held)).code == 0
+    proxy = EgressProxy("proxy.test", 1080, "me", Secret("canary"))
+    assert engine.sandboxes.requests[-1].route == Route(proxy=proxy, resolvers=("9.9.9.9",))
+    held.chmod(0o644)
+    for given in (
+        str(held),
+        "socks5://me:canary@proxy.test:1080",
+        "socks5://127.0.0.1:1",
+        "socks5://10.0.0.1:1",
+        "http://a:1",
+    ):
+        refused = corral("create", "--proxy", given)
+        assert refused.code != 0
+        assert "canary" not in refused.out + refused.err
+    assert corral("create", "--dns", "10.0.0.1").code != 0
 
 
 def test_grants_are_shown_changed_and_revoked(corral: Any, engine: Any) -> None:

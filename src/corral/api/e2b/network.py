@@ -13,7 +13,6 @@ from corral.api.e2b.failures import Refusal, not_supported
 from corral.engine.plan import MAX_ALLOW
 from corral.model.route import EgressProxy, HeaderField, HeaderRule, Route
 from corral.model.secrets import Secret
-from corral.policy.addresses import parse_networks
 from corral.policy.routes import checked_route
 from corral.protocol.e2b.base import ENVD_PORT
 from corral.protocol.e2b.sandboxes import Network, Proxy, Rule
@@ -84,14 +83,14 @@ def check_ingress(network: Network, *, secured: bool) -> None:
             raise Refusal(400, f"httpsPorts: {port} cannot be served")
 
 
-def route_of(network: Network | None, opened: tuple[str, ...] = ()) -> Route:
+def route_of(network: Network | None, opened: Sequence[Range] = ()) -> Route:
     """How requests go out; `opened` are private networks that the operator lets sandboxes reach. Raises Refusal, and
     InvalidInput for what the engine does not take.
     """
     options = network or Network()
     headers = tuple(_header_rule(host, found) for host, found in (options.rules or {}).items())
     proxy = None if options.egress_proxy is None else _proxy(options.egress_proxy)
-    return checked_route(Route(headers, proxy, _resolvers(options)), parse_networks(opened))
+    return checked_route(Route(headers, proxy, _resolvers(options)), opened)
 
 
 def _resolvers(options: Network) -> tuple[str, ...]:

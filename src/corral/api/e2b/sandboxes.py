@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from starlette.responses import JSONResponse, Response
 
+from corral.api.context import opened_networks
 from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
@@ -83,7 +84,7 @@ async def _create_new(
         ttl=timeout,
         allow=egress.allow,
         deny=egress.deny,
-        route=route_of(body.network, _opened(call)),
+        route=route_of(body.network, opened_networks(call.engine)),
         expiry=_expiry(body),
         isolation=_isolation(call),
         volumes=tuple(VolumeWish(one.name, one.path) for one in body.volume_mounts or ()),
@@ -106,11 +107,6 @@ def _isolation(call: Call) -> Isolation | None:
     """What the operator chose for sandboxes of this API; None for the host's default."""
     chosen = str(call.engine.config_get().get("e2b.isolation") or "")
     return Isolation(chosen) if chosen else None
-
-
-def _opened(call: Call) -> tuple[str, ...]:
-    """Private networks that the operator opened."""
-    return tuple(map(str, call.engine.config_get().get("egress.networks") or ()))
 
 
 def _expiry(body: wire.NewSandbox) -> Expiry:
@@ -208,6 +204,6 @@ async def set_network(call: Call) -> Response:
     policy = egress_policy(egress.allow, egress.deny)
     if sandbox.state is not State.RUNNING:
         raise Refusal(409, f'Sandbox "{sandbox.id}" is {shapes.state_of(sandbox)}')
-    route, notes = route_of(body, _opened(call)), shapes.noted_network(sandbox, body)
+    route, notes = route_of(body, opened_networks(call.engine)), shapes.noted_network(sandbox, body)
     await call.engine.sandboxes.set_egress(call.tenant, sandbox.id, policy, route, notes)
     return Response(status_code=204)
