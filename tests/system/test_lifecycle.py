@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,24 @@ pytestmark = pytest.mark.root
 
 MIB = 1024 * 1024
 ISOLATIONS = ["container", pytest.param("gvisor", marks=pytest.mark.gvisor)]
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc", pytest.param("runsc", marks=pytest.mark.gvisor)])
+def test_each_start_has_a_boot_id_as_a_machine_has(client: Client, runtime: str) -> None:
+    """Its own, other than the host's, the same while it runs, and not to be changed from inside."""
+    path = "/proc/sys/kernel/random/boot_id"
+    host = Path(path).read_text()
+    box, other = (Sandbox.create(client=client, runtime=runtime) for _ in range(2))
+    first = box.exec(["cat", path], check=True).stdout
+    assert str(uuid.UUID(first.strip())) == first.strip()
+    box.pause()
+    box.resume()
+    box.exec(f"umount {path}; echo x > {path}; true", user="root")
+    assert box.exec(["cat", path]).stdout == first
+    box.stop(0)
+    box.start()
+    found = [host, first, box.exec(["cat", path]).stdout, other.exec(["cat", path]).stdout]
+    assert len(set(found)) == 4
 
 
 def test_many_by_one_command(daemon: Daemon) -> None:

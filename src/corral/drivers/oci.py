@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 import socket
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -62,6 +63,7 @@ _log = logging.getLogger(__name__)
 
 # Beyond its grace PID 1 kills what is left, and needs a moment to see it gone.
 _SHUTDOWN_EXTRA = 1.0
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FILE_THREADS = 8
 # What connections hold, where it is counted apart from the memory limit, may take an eighth of that.
 _OF_MEMORY_FOR_SOCKETS = 8
@@ -218,10 +220,26 @@ class OciDriver:
                         hold=hold,
                         image=image,
                     )
+            if saved is None and not runtime.traits.own_kernel:
+                await asyncio.to_thread(self._give_boot_id, spec.id)
             self._cgroup(spec.id).limit_connections(spec.limits.memory // _OF_MEMORY_FOR_SOCKETS)
         except BaseException:
             await asyncio.shield(self._clear_processes(spec.id))
             raise
+
+    def _give_boot_id(self, sandbox: SandboxId) -> None:
+        """Another one for each start, as a machine has for each boot; a kernel's own is made by itself. No runtime mounts
+        there."""
+        file = self._place(sandbox).etc / "boot-id"
+        file.write_text(f"{uuid.uuid4()}\n")
+        file.chmod(0o644)
+        with self._first_process(sandbox) as pidfd:
+            if pidfd is None:
+                raise _not_running()
+            try:
+                namespaces.bind_inside(pidfd, file, _BOOT_ID)
+            except OSError as error:
+                raise HostError(f"the sandbox cannot be given a boot id: {error}") from error
 
     async def _keep_tmp(self, spec: SandboxSpec) -> None:
         """runsc mounts a file system of its own over an empty /tmp, which neither the files API nor a checkpoint would see, and

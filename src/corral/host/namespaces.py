@@ -69,8 +69,16 @@ async def _make_userns(mapping: str) -> int:
         return os.open(folder / "ns" / "user", os.O_RDONLY | os.O_CLOEXEC)
 
 
+_BOUND = (
+    syscalls.MOUNT_ATTR_RDONLY
+    | syscalls.MOUNT_ATTR_NOSUID
+    | syscalls.MOUNT_ATTR_NODEV
+    | syscalls.MOUNT_ATTR_NOEXEC
+)
+
+
 class _NamespaceThread(threading.Thread, Generic[_T]):
-    """Enters (or makes) a network namespace, does one thing and ends."""
+    """Enters (or makes) a namespace, does one thing and ends."""
 
     def __init__(self, enter: Callable[[], None], work: Callable[[], _T]) -> None:
         super().__init__(name="netns", daemon=True)
@@ -121,6 +129,24 @@ def set_hostname(pidfd: int, name: str) -> None:
         lambda: syscalls.setns(pidfd, syscalls.CLONE_NEWUTS), lambda: socket.sethostname(name)
     )
     thread.result()
+
+
+def bind_inside(pidfd: int, source: Path, target: str) -> None:
+    """Mount a file of the host's, read-only, over a file that the process of `pidfd` and its like see: for paths that nobody
+    in there can have changed yet. Raises OSError."""
+    view = syscalls.open_tree(syscalls.AT_FDCWD, str(source), syscalls.OPEN_TREE_CLONE)
+
+    def enter() -> None:
+        syscalls.unshare(
+            syscalls.CLONE_FS
+        )  # the root directory becomes that of the namespace, for this thread alone
+        syscalls.setns(pidfd, syscalls.CLONE_NEWNS)
+
+    try:
+        syscalls.mount_setattr(view, set_flags=_BOUND)
+        _NamespaceThread(enter, lambda: syscalls.move_mount(view, "", syscalls.AT_FDCWD, target)).result()
+    finally:
+        os.close(view)
 
 
 def pin_netns(fd: int, path: Path) -> None:
