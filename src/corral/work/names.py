@@ -103,7 +103,7 @@ def informative_origin(url: str) -> str | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in ("https", "ssh") or not parts.hostname:
+    if parts.scheme not in ("https", "ssh") or not parts.hostname or "@" in parts.path:
         return None
     with_port = f":{port}" if port and parts.scheme == "https" else ""
     return _accepted(f"https://{parts.hostname}{with_port}{parts.path}")
