@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from corral.api.context import Caller, CallerDep, RefPath
 from corral.api.failures import documented
-from corral.errors import DiskFull, Unsupported
+from corral.errors import DiskFull, NoCapacity, Unsupported
 from corral.model.volume import Volume
 from corral.protocol import volumes as protocol
 from corral.protocol.base import Done
@@ -12,7 +12,9 @@ from corral.protocol.base import Done
 router = APIRouter(prefix="/v1")
 
 
-@router.post("/volumes", status_code=201, tags=["volumes"], responses=documented(DiskFull, Unsupported))
+@router.post(
+    "/volumes", status_code=201, tags=["volumes"], responses=documented(DiskFull, NoCapacity, Unsupported)
+)
 async def create_volume(caller: CallerDep, body: protocol.NewVolume) -> protocol.VolumeInfo:
     """Make an empty volume, which sandboxes can mount."""
     return await _info(caller, await caller.engine.volumes.create(caller.tenant, body.name, body.size))

@@ -116,7 +116,7 @@ class Admission:
 
     def require(self, holding: Holding) -> None:
         """Raise DiskFull, with the numbers, unless there is disk for something that is no sandbox."""
-        short = policy.shortage(holding, self._machine.room(), self._rules(), self.holdings())
+        short = policy.host_shortage(holding, self._machine.room(), self._rules(), self.holdings())
         if short is not None:
             hint = policy.advice(short, holding.tenant, self._of_sandboxes(), self._rules(), queued=True)
             raise DiskFull(f"{holding.name} {policy.reason(short)}", f"free space on the data disk: {hint}")

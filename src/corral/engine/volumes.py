@@ -16,7 +16,7 @@ from dataclasses import replace
 from corral.engine.admission import Admission
 from corral.engine.ports import Clock, Store, VolumeDisk, VolumeFiles
 from corral.engine.registry import Registry
-from corral.errors import Conflict, NotFound
+from corral.errors import Conflict, NoCapacity, NotFound
 from corral.model.capacity import Holding, Resource
 from corral.model.ids import TenantId, VolumeId
 from corral.model.lifecycle import State
@@ -25,6 +25,8 @@ from corral.model.volume import DEFAULT_SIZE, Volume, VolumeMount, VolumeWish
 
 log = logging.getLogger(__name__)
 
+MAX_VOLUMES = 1000
+"""Of one tenant."""
 _NAMED = 4
 """Sandboxes that a refusal names."""
 
@@ -56,7 +58,8 @@ class Volumes:
     # -- use cases ------------------------------------------------------------------------------------------------
 
     async def create(self, tenant: TenantId, name: str, size: int = DEFAULT_SIZE) -> Volume:
-        """An empty volume. One that fails leaves nothing. Raises InvalidInput, Conflict (name), DiskFull, Unsupported."""
+        """An empty volume. One that fails leaves nothing. Raises InvalidInput, Conflict (name), DiskFull, NoCapacity,
+        Unsupported."""
         id = VolumeId(randomness.token_hex(8))
         volume = Volume(id, tenant, name, size, self._clock.now()).checked()
         async with self._changing:
@@ -64,6 +67,10 @@ class Volumes:
                 raise Conflict(
                     f"there is a volume {name!r} already",
                     f"see `corral volume ls`; `corral volume rm {name}`",
+                )
+            if len(self._of(tenant)) >= MAX_VOLUMES:
+                raise NoCapacity(
+                    f"you have {MAX_VOLUMES} volumes, the most", "remove some: `corral volume rm`"
                 )
             self._admission.require(self._holding(volume))
             try:
@@ -153,7 +160,8 @@ class Volumes:
     def require(self, tenant: TenantId, mounts: Sequence[VolumeMount]) -> None:
         """Raise NotFound unless they are all still there: they stay as long as a row names them."""
         for mount in mounts:
-            self.get(tenant, mount.id)
+            if self.by_id(mount.id).tenant != tenant:
+                raise NotFound("the volume is gone")
 
     # -- for admission --------------------------------------------------------------------------------------------
 

@@ -90,8 +90,11 @@ def reserves(room: Room, rules: Rules) -> Amounts:
 def shortage(new: Holding, room: Room, rules: Rules, holdings: Sequence[Holding]) -> Shortage | None:
     """The first thing that is too little for `new`, which may be among `holdings` in another state; None if it fits."""
     others = [holding for holding in holdings if holding.id != new.id]
-    if (short := _tenant_shortage(new, rules, others)) is not None:
-        return short
+    return _tenant_shortage(new, rules, others) or host_shortage(new, room, rules, others)
+
+
+def host_shortage(new: Holding, room: Room, rules: Rules, others: Sequence[Holding]) -> Shortage | None:
+    """The same of what the host has, whatever the tenant may have."""
     free = free_room(room, rules, others)
     for resource, need in outstanding(new, rules).items():
         if need > free.get(resource, 0.0):

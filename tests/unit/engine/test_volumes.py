@@ -9,7 +9,16 @@ from tests.unit.engine.test_sandboxes import OTHER, World, world
 
 from corral.engine.plan import CreateRequest
 from corral.engine.sandboxes import Sandboxes
-from corral.errors import Conflict, CorralError, DiskFull, HostError, InvalidInput, NotFound, Unsupported
+from corral.errors import (
+    Conflict,
+    CorralError,
+    DiskFull,
+    HostError,
+    InvalidInput,
+    NoCapacity,
+    NotFound,
+    Unsupported,
+)
 from corral.model.capacity import Resource
 from corral.model.ids import DEFAULT_TENANT, TenantId, VolumeId
 from corral.model.pool import interchangeable
@@ -178,6 +187,18 @@ async def test_a_volume_counts_as_disk_before_it_is_filled(world: World, engine:
     await world.volumes.remove(DEFAULT_TENANT, volume.id)
     world.machine.free[Resource.DISK] += 80 * GIB
     await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(disk=20 * GIB)))
+
+
+async def test_bounds_of_a_tenants_sandboxes_are_none_of_volumes(
+    world: World, engine: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.rules = replace(world.rules, tenant_sandboxes=1, tenant_memory=GIB)
+    await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(memory=GIB)))
+    await world.volumes.create(DEFAULT_TENANT, "data")
+    monkeypatch.setattr("corral.engine.volumes.MAX_VOLUMES", 1)
+    with pytest.raises(NoCapacity):
+        await world.volumes.create(DEFAULT_TENANT, "more")
+    await world.volumes.create(OTHER, "data")
 
 
 async def test_a_spare_is_not_taken_by_who_wants_a_volume(world: World, engine: Sandboxes) -> None:
