@@ -177,6 +177,10 @@ def test_a_rule_lasts_as_long_as_its_sandbox(e2b: E2b) -> None:
     box.start()
     ask(e2b, box)
     assert key[-1] == [VALUE]
+    forked = e2b.call("POST", f"/sandboxes/{box.id}/fork", {"timeout": 600})
+    child = Sandbox.connect(forked.json()[0]["sandbox"]["sandboxID"], client=e2b.arena.client)
+    assert not seen_in(VALUE, ask(e2b, child))
+    assert key[-1] == [VALUE]
     changed = e2b.call("PUT", f"/sandboxes/{box.id}/network", {"rules": rules("canary-Another/Value-0123")})
     assert changed.status_code == 204, changed.text
     e2b.arena.client.change_egress(box.id, allow=[f"private:{HOST}:{e2b.port}"])

@@ -19,7 +19,7 @@ from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
 from corral.gateway.redact import Forms
-from corral.gateway.upstream import resolved
+from corral.gateway.upstream import Connector, resolved
 from corral.gateway.vault import Credential
 from corral.model.egress import HostRule
 from corral.model.git import RepoGrant
@@ -142,11 +142,10 @@ class GitUpstream:
 
     def _session(self, *, public: bool) -> aiohttp.ClientSession:
         if public not in self._sessions:
-            resolver = _PublicResolver(self._box, self._dialer) if public else None
             self._sessions[public] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=_POOL, ssl=self._dialer.tls, resolver=resolver, use_dns_cache=not public
-                ),
+                connector=Connector(_PublicResolver(self._box, self._dialer), _POOL, self._dialer.tls)
+                if public
+                else aiohttp.TCPConnector(limit=_POOL, ssl=self._dialer.tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

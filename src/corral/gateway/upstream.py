@@ -68,28 +68,41 @@ class PolicyResolver(AbstractResolver):
         """Nothing is open."""
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Connects where the box's resolver says, through the box's own proxy where it has one.
+class Connector(aiohttp.TCPConnector):
+    """Connects where a resolver says, but to the host's own proxy where its operator said.
 
-    aiohttp has no public place for another way to make a connection; those who add SOCKS to it use this method too.
+    aiohttp has no public place for that, nor for another way to make a connection; those who add SOCKS to it use the same
+    methods.
     """
 
+    def __init__(self, resolver: AbstractResolver, limit: int, tls: ssl.SSLContext) -> None:
+        super().__init__(resolver=resolver, use_dns_cache=False, limit=limit, ssl=tls)
+        self._to_proxy = aiohttp.TCPConnector(ssl=tls)  # it makes connections, and holds none
+
+    async def _create_direct_connection(
+        self, *args: Any, client_error: type[Exception] = aiohttp.ClientConnectorError, **kwargs: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        if client_error is aiohttp.ClientProxyConnectionError:
+            return await self._to_proxy._create_direct_connection(*args, client_error=client_error, **kwargs)
+        return await super()._create_direct_connection(*args, client_error=client_error, **kwargs)
+
+
+class _OwnConnector(Connector):
+    """Connects through the box's own proxy, where it has one."""
+
     def __init__(self, box: Box, dialer: Dialer) -> None:
-        super().__init__(
-            resolver=PolicyResolver(box, dialer), use_dns_cache=False, limit=_POOL, ssl=dialer.tls
-        )
+        super().__init__(PolicyResolver(box, dialer), _POOL, dialer.tls)
         self._box = box
         self._dialer = dialer
 
     async def _wrap_create_connection(
         self, *args: Any, addr_infos: list[AddrInfoType], req: aiohttp.ClientRequest, **kwargs: Any
     ) -> tuple[asyncio.Transport, ResponseHandler]:
-        failure: type[aiohttp.ClientConnectorError] = kwargs.get("client_error", aiohttp.ClientConnectorError)
-        if self._box.route.proxy is None or failure is aiohttp.ClientProxyConnectionError:
+        if self._box.route.proxy is None:
             return await super()._wrap_create_connection(*args, addr_infos=addr_infos, req=req, **kwargs)
         decision = self._box.decide(req.url.host or "", req.url.port or 0)
         if isinstance(decision, Denied):
-            raise failure(req.connection_key, RefusedError(decision))
+            raise aiohttp.ClientConnectorError(req.connection_key, RefusedError(decision))
         proxy = self._dialer.own_proxy(self._box, decision)
         if proxy is None:
             return await super()._wrap_create_connection(*args, addr_infos=addr_infos, req=req, **kwargs)
@@ -97,13 +110,15 @@ class _Connector(aiohttp.TCPConnector):
         side, protocol = Side(waits=True), self._factory()
         refusal = await self._dialer.tunnel(self._box, proxy, decision, addresses, side)
         if refusal is not None or side.transport is None:
-            raise failure(req.connection_key, RefusedError(refusal or unreachable(decision)))
+            raise aiohttp.ClientConnectorError(
+                req.connection_key, RefusedError(refusal or unreachable(decision))
+            )
         try:
             transport = await _started(side.transport, protocol, kwargs["ssl"], kwargs["server_hostname"])
         except ssl.CertificateError as error:
             raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
         except OSError as error:
-            raise failure(req.connection_key, error) from error
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         return transport, protocol
 
 
@@ -128,7 +143,7 @@ async def _started(
 def session(box: Box, dialer: Dialer) -> aiohttp.ClientSession:
     """A session whose connections are used for no other box (G-57), and checked as the host's own (G-56)."""
     return aiohttp.ClientSession(
-        connector=_Connector(box, dialer),
+        connector=_OwnConnector(box, dialer),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

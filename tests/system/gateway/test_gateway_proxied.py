@@ -57,7 +57,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def proxied(proxy: Proxy, make_gateway: "MakeGateway") -> AsyncIterator["Bed"]:
-    url = f"http://user:secret@127.0.0.1:{proxy.port}"
+    url = f"http://user:secret@localhost:{proxy.port}"
     async with make_gateway(
         environment={"HTTPS_PROXY": url, "http_proxy": url, "NO_PROXY": "direct.test"}
     ) as bed:
