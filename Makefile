@@ -20,12 +20,12 @@ test: setup lint
 test-all: setup lint
 	@tests/conformance/setup
 	CORRAL_POINTS=all $(BIN)/pytest
-	$(BIN)/pytest tests/removals/carry_out.py
+	$(BIN)/pytest -p no:cacheprovider tests/removals/carry_out.py
 
 # Each attack of `corral self-test` succeeds on a copy of src without the defence that stops it: a quarter of an hour. ONLY=WORDS
 # takes those defences whose words these are, as pytest's -k.
 removals: setup
-	$(BIN)/pytest tests/removals/carry_out.py -k "$(ONLY)"
+	$(BIN)/pytest -p no:cacheprovider tests/removals/carry_out.py -k "$(ONLY)"
 
 # E2B's own SDKs, and what is built on them, against a daemon of this tree; SUITE=PATH: the suites of an E2B checkout at PATH.
 conformance: setup
