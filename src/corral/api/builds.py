@@ -15,7 +15,7 @@ from corral.api.failures import documented
 from corral.api.grants import model_rules
 from corral.api.sandboxes import EVENT_STREAM, limits_of
 from corral.api.streams import event, stream
-from corral.errors import DiskFull, NoCapacity, TooLarge
+from corral.errors import DiskFull, NoCapacity
 from corral.model import build as model
 from corral.model.sandbox import Limits
 from corral.protocol import builds as protocol
@@ -29,7 +29,7 @@ BuildPath = Annotated[str, Path(max_length=64, description="Id of a build.")]
 @router.put(
     "/contexts",
     status_code=201,
-    responses=documented(DiskFull, TooLarge),
+    responses=documented(DiskFull),
     openapi_extra=BINARY_REQUEST,
     max_body_size=protocol.MAX_CONTEXT,
 )

@@ -13,7 +13,7 @@ from corral.api.failures import documented
 from corral.api.sandboxes import EVENT_STREAM
 from corral.api.streams import Tell, progress_stream
 from corral.engine.ports import ModelPrice
-from corral.errors import DiskFull, UpstreamFailed
+from corral.errors import DiskFull, Unsupported, UpstreamFailed
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Secret, SecretForm
 from corral.model.template import Template
@@ -92,7 +92,9 @@ async def import_template(
     return shapes.template_info(made)
 
 
-@router.post("/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull))
+@router.post(
+    "/templates/checkpoint", status_code=201, tags=["templates"], responses=documented(DiskFull, Unsupported)
+)
 async def make_checkpoint(caller: CallerDep, body: protocol.Checkpoint) -> protocol.TemplateInfo:
     """A template of a sandbox as it is now: its files, and with `memory` its running processes. It is refused where it
     would hold a secret of the tenant's, or made without that (`redact`)."""

@@ -83,6 +83,7 @@ def documented(*classes: type[CorralError]) -> dict[int | str, dict[str, Any]]:
         Forbidden,
         NotFound,
         Conflict,
+        TooLarge,
         InternalError,
     )
     found: dict[int | str, dict[str, Any]] = {}

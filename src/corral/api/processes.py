@@ -14,7 +14,7 @@ from corral.api.failures import documented
 from corral.api.sandboxes import EVENT_STREAM, FollowQuery
 from corral.api.streams import event, stream, while_connected
 from corral.engine.processes import Chunk, Ended, RunResult, StartRequest
-from corral.errors import Conflict, TooLarge
+from corral.errors import Conflict
 from corral.model.ids import ProcessId
 from corral.model.process import ProcessInfo, Stream, TerminalSize
 from corral.protocol import processes as protocol
@@ -44,7 +44,7 @@ def start_request(body: protocol.StartProcess | protocol.Exec) -> StartRequest:
 
 @router.post(
     "/exec",
-    responses=documented(TooLarge),
+    responses=documented(),
     max_body_size=MAX_JSON_BODY + protocol.MAX_INPUT * 4 // 3,
 )
 async def exec_command(
@@ -149,7 +149,7 @@ async def follow_output(
 
 @router.post(
     "/processes/{process}/stdin",
-    responses=documented(TooLarge),
+    responses=documented(),
     openapi_extra=BINARY_REQUEST,
     max_body_size=protocol.MAX_STDIN_BODY,
 )

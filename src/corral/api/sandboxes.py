@@ -196,7 +196,7 @@ async def stop_sandbox(
     return shapes.sandbox_info(await caller.engine.sandboxes.stop(caller.tenant, ref, grace))
 
 
-@router.post("/sandboxes/{ref}/pause", tags=["sandboxes"], responses=documented())
+@router.post("/sandboxes/{ref}/pause", tags=["sandboxes"], responses=documented(DiskFull, Unsupported))
 async def pause_sandbox(
     caller: CallerDep, ref: RefPath, body: protocol.PauseSandbox | None = None
 ) -> protocol.SandboxInfo:
