@@ -407,7 +407,7 @@ def test_the_log_tells_what_was_started_and_what_was_refused(served: Served) -> 
         found: list[dict[str, Any]] = answer.json()["logs"]
         return found
 
-    with served.stream("echo marked-$$; curl -s -m 20 http://9.9.9.9/") as stream:
+    with served.stream("echo marked-$$; curl -s -m 20 http://10.9.9.9/") as stream:
         heard = b""
         while b"exitCode" not in heard:
             heard += stream.recv(65536)

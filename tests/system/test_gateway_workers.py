@@ -65,9 +65,10 @@ def test_one_that_ends_takes_its_own_sandboxes_connections_and_no_others(
     assert len(set(workers.gateway_pids()) & set(former)) == WORKERS - 1
 
 
-def test_a_tenants_budget_holds_over_all_of_them(boxes: tuple[Client, list[Sandbox]]) -> None:
+def test_a_tenants_budget_holds_over_all_of_them(model: Model, boxes: tuple[Client, list[Sandbox]]) -> None:
     """G-210, G-211, G-228: calls of sandboxes that different processes serve, all at once, and a cap that covers a few."""
     client, (first, second) = boxes
+    model.wait(5)  # so that more are under way than fit
     before = client.tenant_budget().accounts[0]
     client.set_tenant_budget(before.spent + 7 * WORST + WORST // 2)
     try:

@@ -162,7 +162,16 @@ async def test_new_files_belong_to_the_user_inside(running: HostGuestFiles, box:
     data = bytes(range(256)) * 300
     entry = await running.write("/home/user/a/b.bin", chunks(data[:1000], data[1000:]), "user", 0o640)
     assert entry == Entry(
-        "/home/user/a/b.bin", "b.bin", EntryKind.FILE, len(data), 0o640, 1000, 1000, entry.mtime
+        "/home/user/a/b.bin",
+        "b.bin",
+        EntryKind.FILE,
+        len(data),
+        0o640,
+        1000,
+        1000,
+        entry.mtime,
+        atime=entry.atime,
+        ctime=entry.ctime,
     )
     assert await content(running, "/home/user/a/b.bin") == data
     assert await content(running, "/home/user/a/b.bin", 255, 3) == b"\xff\x00\x01"

@@ -76,7 +76,7 @@ def take_objects(gathered: Gathered, told: bytes, most: int) -> None:
     Of more than `most` commits not all are looked at. Raises InvalidInput.
     """
     for line in told.split(b"\n"):
-        match line.decode("ascii", "replace").split():
+        match [word.decode("ascii", "replace") for word in line.split()]:
             case []:
                 continue
             case ["large", id, size] if _NUMBER.fullmatch(size):
