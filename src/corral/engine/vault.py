@@ -56,6 +56,20 @@ def check_base_url(url: str) -> str:
     return trimmed.removesuffix("/v1") if parts.path.strip("/") == "v1" else trimmed
 
 
+def _parts(name: str, key: OpenedSecret) -> dict[str, Secret]:
+    """What of a key nobody but the host may hold, by what it is called: of AWS's the key's id is no secret. What has not the
+    form of its kind is that as a whole.
+    """
+    mode = Mode.REPLACE if key.binding is None else key.binding.mode
+    try:
+        parts = parts_of(key.value, mode)
+    except InvalidInput:
+        parts = parts_of(key.value, Mode.REPLACE)
+    else:
+        parts = parts[1:] if mode is Mode.AWS else parts
+    return dict(zip((name, f"{name}, its session token"), map(Secret, parts), strict=False))
+
+
 class Secrets:
     """The vault's secrets, by tenant and name."""
 
@@ -219,20 +233,17 @@ class Secrets:
             if broken.tenant == tenant:
                 raise broken.error
         for kept in opened.whole:
-            if kept.tenant == tenant and kept.form is SecretForm.GITHUB_APP:
+            if kept.tenant != tenant:
+                continue
+            if kept.form is SecretForm.GITHUB_APP:
                 found[kept.name] = Secret(mark(kept.value.reveal()))
-            elif kept.tenant == tenant and kept.binding is not None and kept.binding.mode is Mode.AWS:
-                _, *parts = parts_of(kept.value, Mode.AWS)
-                found |= dict(
-                    zip((kept.name, f"{kept.name}, its session token"), map(Secret, parts), strict=False)
-                )
-            elif kept.tenant == tenant and kept.binding is not None and kept.binding.mode is Mode.CERTIFICATE:
-                found[kept.name] = Secret(parts_of(kept.value, Mode.CERTIFICATE)[0])
-            elif kept.tenant == tenant:
+            elif kept.form not in self._sources:
+                found |= _parts(kept.name, kept)
+            else:
                 found[kept.name] = kept.value
                 presented = await self._presented(kept, anew=False)
                 if presented is not None and presented.value.reveal() != kept.value.reveal():
-                    found[f"{kept.name}, the key that it gives"] = presented.value
+                    found |= _parts(f"{kept.name}, the key that it gives", presented)
         return found
 
     def bound(self, tenant: TenantId, names: Iterable[str]) -> list[tuple[str, Binding]]:

@@ -122,6 +122,17 @@ async def test_of_a_key_of_aws_its_secret_parts_are_looked_for(vault: Vault) -> 
     assert found == {"aws": "k" * 40, "aws, its session token": "t" * 100}
 
 
+async def test_of_a_key_of_aws_that_a_command_gives_the_same_parts_are_looked_for(vault: Vault) -> None:
+    """G-44: the command is no key of AWS, and what it says later may be none either."""
+    vault.source.gives = f"AKIA{'A' * 16}:{'k' * 40}"
+    binding = Binding(hosts=("*.amazonaws.com",), mode=Mode.AWS)
+    await vault.secrets.add(TENANT, "aws", Secret('["op"]'), binding=binding, form=SecretForm.COMMAND)
+    for gives, sought in ((vault.source.gives, "k" * 40), ("something else", "something else")):
+        vault.source.gives = gives
+        found = {name: one.reveal() for name, one in (await vault.secrets.values(TENANT)).items()}
+        assert found == {"aws": '["op"]', "aws, the key that it gives": sought}
+
+
 @pytest.mark.parametrize(
     "change", ["base_url = 'https://thief.example'", "provider = 'none'", "sealed = 'x'"]
 )
