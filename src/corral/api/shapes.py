@@ -10,6 +10,7 @@ from corral.model import approval, build, events, pool, process, sandbox, secret
 from corral.model.binding import Binding
 from corral.model.budget import Balance
 from corral.model.capacity import Resource
+from corral.model.grants import ModelRules
 from corral.model.ids import TenantId
 from corral.policy.budget import reached
 from corral.policy.push import rule_text
@@ -220,6 +221,7 @@ def watch_event(value: WatchEvent) -> files.WatchEvent:
 
 def template_info(value: template.Template) -> catalog.TemplateInfo:
     """A template as the API shows it."""
+    models = value.config.models or ModelRules()
     return catalog.TemplateInfo(
         id=value.id,
         name=value.name,
@@ -237,10 +239,8 @@ def template_info(value: template.Template) -> catalog.TemplateInfo:
         services=[service.name for service in value.config.services],
         memory=_memory(value.memory),
         origin=_origin(value.origin),
-        models=list(value.config.models.allow) if value.config.models is not None else ["*"],
-        aliases={one.asked: one.sent for one in value.config.models.aliases}
-        if value.config.models is not None
-        else {},
+        models=list(models.allow),
+        aliases={one.asked: one.sent for one in models.aliases},
         limits=None if value.config.limits is None else _limits(value.config.limits),
     )
 

@@ -164,8 +164,10 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
 
 def _proxy(text: str | None) -> str | None:
     """A proxy's URL. Raises InvalidInput for a login that other users of the host can read."""
-    if text is None or "://" not in text:
-        return None if text is None else read_private(Path(text).expanduser())
+    if text is None:
+        return None
+    if "://" not in text:
+        return read_private(Path(text).expanduser())
     if "@" in text:
         raise InvalidInput(
             "a login on the command line can be read by others",

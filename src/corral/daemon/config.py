@@ -147,10 +147,7 @@ def _networks(value: Any) -> tuple[str, ...]:
 
 
 def _bypass(value: Any) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        raise InvalidInput("egress.bypass is not a list", "give hosts, separated by commas")
-    hosts = tuple(rule_host(str(item).strip()) for item in items if str(item).strip())
+    hosts = tuple(map(rule_host, _texts("egress.bypass", value)))
     if odd := [host for host in hosts if host == "*" or "/" in host]:
         raise InvalidInput(
             f"egress.bypass cannot name {odd[0]!r}", "give hosts, or `*.DOMAIN` for those below one"

@@ -76,7 +76,7 @@ from corral.model.lifecycle import State
 from corral.model.sandbox import IdlePolicy, Sandbox
 from corral.model.secrets import Secret, SecretForm
 from corral.network.networks import Networks
-from corral.policy.egress import patterns
+from corral.policy.egress import names
 from corral.policy.idle import Step
 from corral.policy.models import parse_alias
 from corral.policy.push import joined
@@ -274,7 +274,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         clock,
         changed=lambda tenant, name: sandboxes.secret_changed(tenant, name),
         sources=sources,
-        bypassed=lambda host: any(name in config.value.bypass for name in patterns(host)),
+        bypassed=lambda host: names(config.value.bypass, host),
     )
     layers = LayerStore(root_store, places.data)
 

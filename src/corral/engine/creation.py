@@ -25,7 +25,6 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.pool import spare_name
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.model.template import Template
-from corral.policy.routes import checked_route
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ class Creation:
             now=self._clock.now(),
             spare=spare,
         )
-        sealed = await self._store.seal_route(tenant, checked_route(request.route))
+        sealed = await self._store.seal_route(tenant, request.route)
         return replace(spec, route=sealed), template
 
     async def _make(self, spec: SandboxSpec, template: Template, request: CreateRequest) -> Sandbox:

@@ -1,6 +1,6 @@
 """From what a caller asks for to a complete, checked specification. Pure: ids, names and time are arguments."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from corral.engine.ports import Progress
@@ -89,7 +89,7 @@ class CreateRequest:
 
 
 def checked(request: CreateRequest) -> CreateRequest:
-    """`request` itself, or InvalidInput that names the first field out of bounds."""
+    """`request`, its route in canonical form, or InvalidInput that names the first field out of bounds."""
     if request.name is not None:
         check_name(request.name)
     check_env(request.env)
@@ -108,7 +108,7 @@ def checked(request: CreateRequest) -> CreateRequest:
     if len(request.deny) > MAX_ALLOW:
         raise InvalidInput(f"{len(request.deny)} denied hosts are too many", f"give at most {MAX_ALLOW}")
     egress_policy(request.allow, request.deny)
-    checked_route(request.route)
+    route = checked_route(request.route)
     check_services(request.services)
     check_mounts(request.volumes)
     checked_cap(request.budget)
@@ -125,7 +125,7 @@ def checked(request: CreateRequest) -> CreateRequest:
             )
     if request.branch is not None and request.repo is None:
         raise InvalidInput("a branch needs a repository", "give --repo as well")
-    return request
+    return replace(request, route=route)
 
 
 def check_services(services: tuple[Service, ...]) -> None:

@@ -281,7 +281,6 @@ class Processes:
     def _session(self, tenant: TenantId, ref: str) -> tuple[Sandbox, Session]:
         sandbox = self._registry.find_any(tenant, ref)
         self._touch(sandbox.id)
-        self._touch(sandbox.id)
         found = self._sessions.get(sandbox.id)
         if found is None:
             raise _not_running(sandbox)

@@ -41,9 +41,13 @@ class _Item:
     entry: LedgerEntry | None = None
 
     @property
-    def asks(self) -> bool:
-        """Whether the process waits for the answer, and makes no call without one."""
-        return isinstance(self.message, link.Reserve) and not self.message.drawn
+    def question(self) -> link.Reserve | None:
+        """The message, if the process waits for its answer and makes no call without one."""
+        match self.message:
+            case link.Reserve(drawn=False) as question:
+                return question
+            case _:
+                return None
 
 
 class Accounts:
@@ -137,8 +141,8 @@ class Accounts:
 
     async def _enter(self, batch: Sequence[_Item]) -> None:
         for item in batch:
-            if item.entry is None and isinstance(item.message, link.Reserve) and item.asks:
-                item.channel.send(link.Unreserved(item.message.number, "the sandbox is not served"))
+            if item.entry is None and (question := item.question) is not None:
+                item.channel.send(link.Unreserved(question.number, "the sandbox is not served"))
         entries = [item for item in batch if item.entry is not None]
         if entries:
             await self._apply(entries)
@@ -162,10 +166,10 @@ class Accounts:
     async def _keep_settlements(self, items: Sequence[_Item], error: CorralError) -> None:
         """Where nothing can be set aside no call is made; what was drawn and spent is written once that is possible again."""
         for item in items:
-            if isinstance(item.message, link.Reserve) and item.asks:
+            if (question := item.question) is not None:
                 text = f"the ledger cannot be written: {error.message}"
-                item.channel.send(link.Unreserved(item.message.number, text))
-        kept = [item for item in items if not item.asks]
+                item.channel.send(link.Unreserved(question.number, text))
+        kept = [item for item in items if item.question is None]
         entries = [item.entry for item in kept if item.entry is not None]
         if entries:
             await until_taken(partial(self._ledger.apply, entries))
@@ -175,7 +179,7 @@ class Accounts:
 
 def _can_wait(item: _Item) -> bool:
     """Whether nobody waits for what becomes of it: what was used, drawn or given back."""
-    return item.message is not None and not item.asks
+    return item.message is not None and item.question is None
 
 
 def _answer(item: _Item, outcome: Outcome) -> None:

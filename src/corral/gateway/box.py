@@ -23,7 +23,7 @@ from corral.gateway.redact import Forms
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
-from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, patterns
+from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, names
 from corral.policy.forms import distinct
 from corral.policy.learning import ORIGIN
 from corral.policy.routes import credentials_in, rule_at
@@ -173,7 +173,7 @@ class Box:
 
     def bypasses(self, host: str) -> bool:
         """Whether TLS to a canonical host is never ended here (G-132)."""
-        return not self._bypass().isdisjoint(patterns(host))
+        return names(self._bypass(), host)
 
     def admit(self, transport: asyncio.BaseTransport) -> bool:
         """Count a connection in, or refuse it because the sandbox has too many (G-339)."""

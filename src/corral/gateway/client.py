@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from corral.engine.ports import Attachment, Inspector, Ledger, Listener, ModelPrice, OpenedSecret
 from corral.errors import Conflict, CorralError, InvalidInput, UpstreamFailed
@@ -43,6 +43,23 @@ _LAST_RECORDS = 10.0
 _MAX_WAITING = 10_000
 _MAX_RECORDS = 256
 _GATHER_SECONDS = 0.01
+
+
+class Settings(TypedDict, total=False):
+    """The operator's configuration: private ranges (CIDR) that allowed names may resolve to, hosts that are not looked into,
+    model calls of one sandbox at a time, tokens of output for a call that sets no limit, whose model calls wait for more
+    money (`*`, `TENANT`, `TENANT/SANDBOX`), and models for all sandboxes.
+    """
+
+    networks: tuple[str, ...]
+    bypass: tuple[str, ...]
+    model_calls: int
+    output: int
+    asking: tuple[str, ...]
+    models: ModelRules
+
+
+_USUAL = link.SetConfig(0, (), (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
 
 
 class GatewayClient:
@@ -74,7 +91,7 @@ class GatewayClient:
         self._kept: dict[SandboxId, Kept] = {}
         self._secrets = link.SetSecrets(0, ())
         self._prices = link.SetPrices(0, ())
-        self._config = link.SetConfig(0, (), (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
+        self._config = _USUAL
         self._models = link.SetModels(0, ())
         self._authority: link.SetAuthority | None = None
         self._channel: Channel | None = None
@@ -288,25 +305,9 @@ class GatewayClient:
         self._models = link.SetModels(0, tuple(tenants))
         await self._tell(self._models)
 
-    async def set_config(
-        self,
-        *,
-        networks: Sequence[str] = (),
-        bypass: Sequence[str] = (),
-        model_calls: int = DEFAULT_MODEL_CALLS,
-        output: int = DEFAULT_OUTPUT,
-        asking: Sequence[str] = (),
-        models: ModelRules | None = None,
-    ) -> None:
-        """Replace the operator's configuration: private ranges (CIDR) that allowed names may resolve to, hosts that are not
-        looked into, model calls of one sandbox at a time, tokens of output for a call that sets no limit, whose model calls
-        wait for more money (`*`, `TENANT`, `TENANT/SANDBOX`), and models for all sandboxes.
-        """
-        rules = models or ModelRules()
-        former, self._config = (
-            self._config,
-            link.SetConfig(0, tuple(networks), tuple(bypass), model_calls, output, tuple(asking), rules),
-        )
+    async def set_config(self, **settings: Unpack[Settings]) -> None:
+        """Replace the operator's configuration; what is left out is as usual. Raises InvalidInput."""
+        former, self._config = self._config, replace(_USUAL, **settings)
         try:
             await self._tell(self._config)
         except InvalidInput:

@@ -7,13 +7,13 @@ own sandboxes' connections with it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Unpack
 
 from corral.engine.ports import Attachment, Listener, ModelPrice, OpenedSecret
 from corral.errors import CorralError
-from corral.gateway.client import GatewayClient
-from corral.model.budget import DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT
+from corral.gateway.client import GatewayClient, Settings
 from corral.model.egress import EgressPolicy
-from corral.model.grants import Grant, ModelRules, TenantModels
+from corral.model.grants import Grant, TenantModels
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
 from corral.model.secrets import Secret
@@ -85,27 +85,9 @@ class GatewayWorkers:
         """See `ports.Gateway`."""
         await self._all(lambda client: client.set_models(tenants))
 
-    async def set_config(
-        self,
-        *,
-        networks: Sequence[str] = (),
-        bypass: Sequence[str] = (),
-        model_calls: int = DEFAULT_MODEL_CALLS,
-        output: int = DEFAULT_OUTPUT,
-        asking: Sequence[str] = (),
-        models: ModelRules | None = None,
-    ) -> None:
+    async def set_config(self, **settings: Unpack[Settings]) -> None:
         """As `GatewayClient.set_config`."""
-        await self._all(
-            lambda client: client.set_config(
-                networks=networks,
-                bypass=bypass,
-                model_calls=model_calls,
-                output=output,
-                asking=asking,
-                models=models,
-            )
-        )
+        await self._all(lambda client: client.set_config(**settings))
 
     async def set_authority(self, certificate: str, key: Secret) -> None:
         """As `GatewayClient.set_authority`."""

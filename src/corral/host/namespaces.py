@@ -137,9 +137,8 @@ def bind_inside(pidfd: int, source: Path, target: str) -> None:
     view = syscalls.open_tree(syscalls.AT_FDCWD, str(source), syscalls.OPEN_TREE_CLONE)
 
     def enter() -> None:
-        syscalls.unshare(
-            syscalls.CLONE_FS
-        )  # the root directory becomes that of the namespace, for this thread alone
+        # The root directory becomes that of the namespace, for this thread alone.
+        syscalls.unshare(syscalls.CLONE_FS)
         syscalls.setns(pidfd, syscalls.CLONE_NEWNS)
 
     try:

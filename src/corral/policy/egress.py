@@ -6,7 +6,7 @@ to may be dialled is a second question, answered by `corral.policy.addresses`; b
 
 import ipaddress
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -298,6 +298,11 @@ class RuleBook:
 
 def _bits(rule: HostRule) -> int:
     return int(rule.host.rpartition("/")[2])
+
+
+def names(hosts: Container[str], host: str) -> bool:
+    """Whether one of these hosts of rules matches a canonical host."""
+    return any(name in hosts for name in patterns(host))
 
 
 def patterns(host: str) -> Iterator[str]:

@@ -90,10 +90,11 @@ def attach(root: Path, volumes: Sequence[tuple[Path, VolumeMount]], uid_base: in
     if not volumes:
         return
     owner = Owner(uid_base, uid_base)
-    with GuestTree(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as tree:
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with GuestTree(top) as tree:
         for source, volume in volumes:
             with (
-                closing(_target(tree, root, volume.path, owner)) as target,
+                closing(_target(tree, top, volume.path, owner)) as target,
                 closing(_view(source, read_only=volume.read_only)) as view,
             ):
                 syscalls.move_mount(
@@ -101,25 +102,24 @@ def attach(root: Path, volumes: Sequence[tuple[Path, VolumeMount]], uid_base: in
                 )
 
 
-def _target(tree: GuestTree, root: Path, path: str, owner: Owner) -> int:
+def _target(tree: GuestTree, top: int, path: str, owner: Owner) -> int:
     try:
-        return _opened(root, path)
+        return _opened(top, path)
     except FileNotFoundError:
         tree.make_dir(path, owner, _TARGET_MODE)
-        return _opened(root, path)
+        return _opened(top, path)
 
 
-def _opened(root: Path, path: str) -> int:
-    with closing(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
-        try:
-            return syscalls.openat2(top, path, os.O_PATH | os.O_DIRECTORY, resolve=_TARGET)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-            what = "leads through a symlink" if error.errno == errno.ELOOP else "is no directory"
-            raise InvalidInput(
-                f"a volume cannot be mounted at {path}, which {what} in the sandbox", "mount it elsewhere"
-            ) from None
+def _opened(top: int, path: str) -> int:
+    try:
+        return syscalls.openat2(top, path, os.O_PATH | os.O_DIRECTORY, resolve=_TARGET)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        what = "leads through a symlink" if error.errno == errno.ELOOP else "is no directory"
+        raise InvalidInput(
+            f"a volume cannot be mounted at {path}, which {what} in the sandbox", "mount it elsewhere"
+        ) from None
 
 
 def _view(source: Path, *, read_only: bool) -> int:

@@ -174,9 +174,8 @@ class LongCall(Operation[T, Coroutine[Any, Any, T]], Generic[T]):
         with closing(transport.events(self.request)) as events:
             for event in events:
                 if (found := self._take(event)) is not None:
-                    with suppress(
-                        DaemonUnreachable
-                    ):  # up to the end, so that the connection can be used again
+                    # Up to the end, so that the connection can be used again.
+                    with suppress(DaemonUnreachable):
                         for _ in events:
                             pass
                     return found

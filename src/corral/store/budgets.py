@@ -81,7 +81,7 @@ class _Batch:
 
     def _draw(self, entry: Reservation) -> Outcome:
         """What is drawn was allowed when it was leased, and may be used up by now: it is never refused."""
-        lease = self._leased.found.get(leases.id_of(entry.holder, entry.lease))
+        lease = self._leased.get(entry.holder, entry.lease)
         if lease is None and not entry.tenant:
             return Outcome()
         if lease is not None:
@@ -108,7 +108,7 @@ class _Batch:
             self._books.limits(entry.tenant, subject) for subject in (entry.sandbox, WHOLE_TENANT)
         ):
             return 0
-        lease = self._leased.found.get(leases.id_of(entry.holder, entry.lease)) or Lease(
+        lease = self._leased.get(entry.holder, entry.lease) or Lease(
             entry.holder, entry.lease, entry.tenant, entry.sandbox, 0, 0, entry.at
         )
         added = more_to_lease(self._balances(entry), entry.amount, lease.amount)
@@ -120,7 +120,7 @@ class _Batch:
         return added
 
     def _return(self, entry: Return) -> Outcome:
-        lease = self._leased.found.pop(leases.id_of(entry.holder, entry.number), None)
+        lease = self._leased.pop(entry.holder, entry.number)
         if lease is not None:
             self._set_aside(lease, -lease.amount)
         return Outcome()

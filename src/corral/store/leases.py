@@ -33,10 +33,19 @@ class Leases:
         self._stored = set(self.found)
         self._changed: set[str] = set()
 
+    def get(self, holder: str, number: int) -> Lease | None:
+        """One of them, if it is there."""
+        return self.found.get(id_of(holder, number))
+
     def put(self, lease: Lease) -> None:
         """Add it, or change it."""
-        self.found[id_of(lease.holder, lease.number)] = lease
-        self._changed.add(id_of(lease.holder, lease.number))
+        id = id_of(lease.holder, lease.number)
+        self.found[id] = lease
+        self._changed.add(id)
+
+    def pop(self, holder: str, number: int) -> Lease | None:
+        """The same as `get`; it is there no more."""
+        return self.found.pop(id_of(holder, number), None)
 
     def save(self, db: Connection) -> None:
         """Write what has changed; what is not found any more goes."""

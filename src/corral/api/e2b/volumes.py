@@ -6,7 +6,7 @@ all of it. Its errors have a word as their code.
 
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
@@ -138,7 +138,7 @@ async def _list(request: Request, files: VolumeFiles) -> Response:
 
 async def _make_dir(request: Request, files: VolumeFiles) -> Response:
     path = await _with_parent(request, files)
-    made = await files.make_dir(path, _owner(request), _mode(request, 0o755))
+    made = await files.make_dir(path, _owner(request), _number(request, "mode", 0o755))
     if not made and not _forced(request):
         raise Conflict(f"there is a directory {path!r} already", "say `force` to go on with it")
     return JSONResponse(_shown(await files.stat(path)), 201)
@@ -150,12 +150,8 @@ async def _read(request: Request, files: VolumeFiles) -> Response:
 
 async def _write(request: Request, files: VolumeFiles) -> Response:
     path = await _with_parent(request, files)
-    written = await files.write(path, _data(request), _owner(request), _mode(request, 0o644))
+    written = await files.write(path, body_of(request), _owner(request), _number(request, "mode", 0o644))
     return JSONResponse(_shown(written), 201)
-
-
-def _data(request: Request) -> AsyncIterator[bytes]:
-    return body_of(request)
 
 
 def _path(request: Request) -> str:
@@ -181,10 +177,6 @@ def _forced(request: Request) -> bool:
 
 def _owner(request: Request) -> str:
     return f"{_number(request, 'uid', OWNER)}:{_number(request, 'gid', OWNER)}"
-
-
-def _mode(request: Request, default: int) -> int:
-    return _number(request, "mode", default)
 
 
 def _number(request: Request, name: str, default: int) -> int:
