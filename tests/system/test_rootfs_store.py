@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.machine import disk
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
 from corral.host import btrfs, loop, mounts
@@ -15,7 +16,7 @@ from corral.model.ids import LayerDigest, SandboxId
 from corral.rootfs import backing, overlay
 from corral.rootfs.overlay import mount_root, unmount_root
 from corral.rootfs.store import RootStore
-from corral.rootfs.subvolumes import PlainSubvolumes
+from corral.rootfs.subvolumes import PlainSubvolumes, free_bytes
 
 pytestmark = pytest.mark.root
 
@@ -236,6 +237,35 @@ async def test_a_subvolume_made_by_the_guest_escapes_neither_quota_nor_removal(
     assert {entry.name for entry in store.layer_path(committed).parent.iterdir()} == {"upper", "layer.json"}
     store.remove_sandbox(ONE)
     assert store.sandboxes() == set()
+
+
+async def test_sandboxes_leave_the_hosts_disk_room_however_fast_they_write(tmp_path: Path) -> None:
+    """The store is a sparse file: without that the kernel makes it read-only once the disk below it is full."""
+    with disk(tmp_path, 3072 * MIB) as data:
+        store = await _opened(data, "loop")
+        try:
+            uppers = [store.create_sandbox(one, 2048 * MIB, BASE) / "upper" for one in (ONE, TWO)]
+            btrfs.create_subvolume(uppers[0] / "nested")
+            with (data / "ballast").open("wb") as ballast:
+                os.posix_fallocate(ballast.fileno(), 0, free_bytes(data) - 400 * MIB)
+            store.leave_free(128 * MIB)
+            for upper in uppers:
+                with pytest.raises(OSError, match="quota"):
+                    _write(upper / "big", 1024 * MIB)
+                assert store.usage(ONE) + store.usage(TWO) < 300 * MIB
+            btrfs.sync(store.root)
+            assert free_bytes(data) > 96 * MIB
+            (uppers[0] / "big").unlink()
+            btrfs.sync(store.root)
+            with pytest.raises(OSError, match="quota"):
+                _write(uppers[0] / "nested" / "big", 1024 * MIB)
+            store.remove_sandbox(ONE)
+            (data / "ballast").unlink()
+            store.leave_free(128 * MIB)
+            _write(uppers[1] / "big", 1024 * MIB)
+            btrfs.sync(store.root)
+        finally:
+            await store.close()
 
 
 async def test_a_layer_is_kept_once_and_only_when_added(store: RootStore) -> None:

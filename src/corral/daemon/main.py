@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         with InstanceLock(places.lock):
             make_volatile(places.run)
             places.create()
-            _log_to(places, to_terminal=not options.detach)
+            log_to(places, to_terminal=not options.detach)
             uvloop.run(_serve(places, options))
     except CorralError as error:
         log.error("%s", error)
@@ -67,7 +67,11 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _log_to(places: Places, *, to_terminal: bool) -> None:
+def log_to(places: Places, *, to_terminal: bool) -> None:
+    """Log to the data directory from now on. What cannot be written there is lost, and told of nowhere: on a full disk each
+    line would be a page on standard error, which may be a pipe that nobody reads, and stop the daemon.
+    """
+    logging.raiseExceptions = False
     handlers: list[logging.Handler] = [
         RotatingFileHandler(places.log, maxBytes=LOG_BYTES, backupCount=LOGS_KEPT)
     ]

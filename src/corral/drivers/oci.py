@@ -360,6 +360,10 @@ class OciDriver:
                 found[sandbox] = self._store.usage(sandbox) + self._cgroup(sandbox).unwritten()
         return found
 
+    async def leave_free(self, size: int) -> None:
+        """As Driver says."""
+        await asyncio.to_thread(self._store.leave_free, size)
+
     def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
         """As Driver says."""
         return self._cgroup(sandbox).cpu_usec(), network_bytes(read_pid(self._place(sandbox).pid))

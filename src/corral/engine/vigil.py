@@ -82,6 +82,7 @@ class Vigil:
     async def tick(self) -> None:
         """One round."""
         room = self.machine.room()
+        await self.driver.leave_free(policy.disk_floor(room, self.rules()))
         await self._watch_disk(self._disk_room(room))
         for sandbox in self.registry.all():
             if sandbox.spec.spare:

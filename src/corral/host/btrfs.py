@@ -4,7 +4,8 @@ Quotas. A subvolume's own group (0/ID) bills what is written into it. Limits are
 (1/ID), for one reason: anyone who may write a directory may make a subvolume in it, and that one gets a
 group of its own, with no limit. With simple quotas (Linux 6.7) a nested subvolume joins the groups above
 its parent's, so the limit holds. With the older full quotas it does not, and there a seccomp filter of
-these ioctls is the only defence.
+these ioctls is the only defence. All limits' groups are members of one more (2/"corral"), by which all that
+is written by those who have limits can be bounded together.
 
 Simple quotas bill an extent to the subvolume that wrote it, for as long as anything refers to it: a
 snapshot costs nothing, and what its source deletes later stays on the source's bill while the snapshot
@@ -34,7 +35,7 @@ _SPEC_BY_ID = 1 << 4
 _QUOTA_ENABLE = 1
 _QUOTA_ENABLE_SIMPLE = 4
 _LIMIT_MAX_REFERENCED = 1
-_NO_LIMIT = 2**64 - 1
+_ALL = 2 << 48 | int.from_bytes(b"corral")
 
 # A file handle without its parent: inode, subvolume, and generation 0, which stands for any.
 _HANDLE_TYPE = 0x4D
@@ -183,8 +184,9 @@ def delete_subvolume(path: Path) -> None:
         return
     with _directory(path.parent) as fd:
         nested = _nested(fd, number)
-        if nested:  # to take an entry out of a full subvolume needs space for its metadata
-            _limit(fd, number, _NO_LIMIT)
+        # To take an entry out of a full subvolume needs space for its metadata.
+        for full in (number, *nested):
+            _leave_group(fd, full, _level1(number))
         for outer in nested:  # nor can it be taken out of one that its owner made read-only
             _make_writable(fd, outer)
         for inner in reversed(nested):
@@ -245,36 +247,67 @@ def set_limit(path: Path, size: int) -> None:
     while the subvolume is empty."""
     number = subvolume_id(path)
     with _directory(path) as fd:
-        with contextlib.suppress(FileExistsError):
-            syscalls.ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 1, _level1(number)))
-        _limit(fd, number, size)
-        with contextlib.suppress(FileExistsError):
-            syscalls.ioctl(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, number, _level1(number)))
+        _make_group(fd, _level1(number))
+        _limit(fd, _level1(number), size)
+        _join_group(fd, number, _level1(number))
+        _join_all(fd, _level1(number))
 
 
-def _limit(fd: int, number: int, size: int) -> None:
-    arguments = struct.pack("=QQQQQQ", _level1(number), _LIMIT_MAX_REFERENCED, size, 0, 0, 0)
+def limit_all(path: Path, size: int) -> None:
+    """Let all subvolumes that have a limit, on the btrfs of `path`, hold at most `size` bytes together."""
+    with _directory(path) as fd:
+        _make_group(fd, _ALL)
+        _limit(fd, _ALL, size)
+
+
+def usage_of_all(path: Path) -> tuple[int, int]:
+    """Bytes billed to all subvolumes that have a limit, and bytes that they have written since, which will be billed."""
+    group = _groups_folder(path) / f"2_{_ALL & 2**48 - 1}"
+    with contextlib.suppress(FileNotFoundError):
+        return int((group / "referenced").read_text()), int((group / "rsv_data").read_text())
+    return 0, 0
+
+
+def _make_group(fd: int, group: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        syscalls.ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 1, group))
+
+
+def _join_group(fd: int, member: int, group: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        syscalls.ioctl(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, member, group))
+
+
+def _join_all(fd: int, group: int) -> None:
     try:
-        syscalls.ioctl(fd, _QGROUP_LIMIT, arguments)
-    except FileNotFoundError:
-        if size != _NO_LIMIT:
+        _join_group(fd, group, _ALL)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):
             raise
+        _make_group(fd, _ALL)
+        _join_group(fd, group, _ALL)
+
+
+def _leave_group(fd: int, member: int, group: int) -> None:
+    _unless_gone(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 0, member, group))
+
+
+def _limit(fd: int, group: int, size: int) -> None:
+    syscalls.ioctl(fd, _QGROUP_LIMIT, struct.pack("=QQQQQQ", group, _LIMIT_MAX_REFERENCED, size, 0, 0, 0))
 
 
 def _drop_group(fd: int, number: int) -> None:
+    _unless_gone(fd, _QGROUP_CREATE, struct.pack("=QQ", 0, _level1(number)))
+
+
+def _unless_gone(fd: int, request: int, arguments: bytes) -> None:
     # ENOENT: it had no limit. ENOTCONN, EINVAL: quotas are off. EBUSY: its members are not gone yet;
     # `sweep_groups`.
-    gone = (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.EBUSY)
-    requests = (
-        (_QGROUP_ASSIGN, struct.pack("=QQQ", 0, number, _level1(number))),
-        (_QGROUP_CREATE, struct.pack("=QQ", 0, _level1(number))),
-    )
-    for request, arguments in requests:
-        try:
-            syscalls.ioctl(fd, request, arguments)
-        except OSError as error:
-            if error.errno not in gone:
-                raise
+    try:
+        syscalls.ioctl(fd, request, arguments)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.EBUSY):
+            raise
 
 
 def usage(path: Path) -> int:
@@ -288,12 +321,14 @@ def usage(path: Path) -> int:
 
 
 def sweep_groups(path: Path) -> None:
-    """Remove limits whose subvolume is gone entirely."""
+    """Remove limits whose subvolume is gone entirely, and let the others be bounded together: an earlier version's are not."""
     folder = _groups_folder(path)
     with _directory(path) as fd:
         for group in folder.glob("1_*"):
             number = int(group.name.removeprefix("1_"))
-            if not (folder / f"0_{number}").exists():
+            if (folder / f"0_{number}").exists():
+                _join_all(fd, _level1(number))
+            else:
                 _drop_group(fd, number)
 
 

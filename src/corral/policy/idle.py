@@ -77,6 +77,12 @@ def disk_pressed(room: Room, rules: Rules) -> bool:
     return room.free.get(Resource.DISK, reserve) < reserve / 2
 
 
+def disk_floor(room: Room, rules: Rules) -> int:
+    """Bytes of disk that sandboxes cannot have, however fast they write: a quarter of the reserve, for the host's own
+    records."""
+    return int(reserves(room, rules)[Resource.DISK] / 4)
+
+
 def disk_relieved(room: Room, rules: Rules) -> bool:
     """Whether the whole reserve is free again."""
     return room.free.get(Resource.DISK, 0.0) >= reserves(room, rules)[Resource.DISK]

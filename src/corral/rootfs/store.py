@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
+from corral.host.capacity import unwritten
 from corral.host.statefile import flush
 from corral.model.ids import LayerDigest, SandboxId, is_id
 from corral.model.leak import Leak
@@ -74,6 +75,7 @@ class RootStore:
         self._unflushed: set[Path] = set()
         self._staging = threading.Lock()
         self._seeding = threading.Lock()
+        self._bound = 0
 
     async def open(self) -> None:
         """Make or mount the store, and remove what a crash left half done. Idempotent."""
@@ -401,6 +403,23 @@ class RootStore:
                 f"the disk of {self._data_dir} has {free // _MIB} MiB left, and this needs {needed // _MIB} MiB",
                 "free space there: `corral rm` old sandboxes, `corral template rm` unused templates, or other files",
             )
+
+    def leave_free(self, size: int) -> None:
+        """Let all that is written under a limit from now on leave `size` bytes of the host's disk; what would not fails with
+        EDQUOT. Without it, what passes the disk's end makes the kernel end all writing to a store in a sparse file.
+
+        Set anew only where it has become wrong by an eighth of what may still be written: others write to the disk, too.
+        """
+        if not self.quota:
+            return
+        with public_errors("bound what sandboxes write"):
+            counted, pending = self._opened.subvolumes.usage_of_all(self.root)
+            on_disk = counted + max(pending - int(unwritten()), 0)
+            room = free_bytes(self._data_dir) - size
+            bound = max(on_disk + room, 1)
+            if abs(bound - self._bound) > max(bound - counted - pending, 0) / 8:
+                self._opened.subvolumes.limit_all(self.root, bound)
+                self._bound = bound
 
     @property
     def _opened(self) -> Backing:

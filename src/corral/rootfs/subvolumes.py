@@ -39,8 +39,14 @@ class Subvolumes(Protocol):
     def limit(self, path: Path, size: int) -> None:
         """At most `size` bytes; set while it is empty, and again at will."""
 
+    def limit_all(self, path: Path, size: int) -> None:
+        """At most `size` bytes for all with a limit together; `path`: any directory beside them."""
+
     def usage(self, path: Path) -> int:
         """Bytes on disk."""
+
+    def usage_of_all(self, path: Path) -> tuple[int, int]:
+        """Bytes of all with a limit together that are counted, and that are written and will be."""
 
     def remove(self, path: Path) -> None:
         """Remove it, whatever is in it. Idempotent."""
@@ -80,9 +86,17 @@ class BtrfsSubvolumes:
         """By quota group."""
         btrfs.set_limit(path, size)
 
+    def limit_all(self, path: Path, size: int) -> None:
+        """By the group above all others."""
+        btrfs.limit_all(path, size)
+
     def usage(self, path: Path) -> int:
         """As billed by the quotas."""
         return btrfs.usage(path)
+
+    def usage_of_all(self, path: Path) -> tuple[int, int]:
+        """As billed by the quotas, and as reserved."""
+        return btrfs.usage_of_all(path)
 
     def remove(self, path: Path) -> None:
         """At once; the space comes back in the background."""
@@ -126,6 +140,13 @@ class PlainSubvolumes:
 
     def limit(self, path: Path, size: int) -> None:
         """Not possible."""
+
+    def limit_all(self, path: Path, size: int) -> None:
+        """Not possible."""
+
+    def usage_of_all(self, path: Path) -> tuple[int, int]:
+        """Not known."""
+        return 0, 0
 
     def usage(self, path: Path) -> int:
         """By walking it."""

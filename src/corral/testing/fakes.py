@@ -129,6 +129,7 @@ class FakeDriver:
         self.leaks: list[bytes] = []
         self.busy: dict[SandboxId, tuple[int, int]] = {}
         self.disk: dict[SandboxId, int] = {}
+        self.left_free = 0
         self.fail_at: set[str] = set()
         self.calls: list[str] = []
 
@@ -241,6 +242,10 @@ class FakeDriver:
     async def stats(self, sandbox: SandboxId) -> Stats:
         """Zeros."""
         return Stats()
+
+    async def leave_free(self, size: int) -> None:
+        """Remembered."""
+        self.left_free = size
 
     async def written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:
         """As said in `disk`."""

@@ -123,6 +123,7 @@ async def test_writers_are_paused_before_the_disk_is_full_and_go_on(
         disk[writer] = disk.get(writer, 0) + 64 * MIB
         await watched.after(0.1)
     assert (watched.state("writer"), watched.state("other")) == (State.PAUSED, State.RUNNING)
+    assert watched.world.driver.left_free == 128 * MIB  # of a reserve of 512
     assert watched.reason("writer") == "the host's disk is nearly full: 200.0 MiB left, and it was writing"
     watched.world.machine.free[Resource.DISK] = 10.0 * GIB
     await watched.after(1)

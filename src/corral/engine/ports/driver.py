@@ -124,6 +124,10 @@ class Driver(Protocol):
         which `stats` tells only some time later. Takes as long as the disk needs for one change; those that it cannot tell of
         are left out."""
 
+    async def leave_free(self, size: int) -> None:
+        """Let all that sandboxes may write from now on leave `size` bytes of the host's disk: further writes fail in the
+        sandbox. Holds until it is called again, and is nothing where their disk cannot be bounded together."""
+
     def vitals(self, sandbox: SandboxId) -> tuple[int, int]:
         """CPU microseconds and bytes of the network since its start: quick, for a running sandbox. Raises OSError."""
 
