@@ -38,8 +38,9 @@ def test_a_claimed_sandbox_is_what_the_create_asked_for(
     client.set_pool("base", 1, isolation=isolation)
     ready(client, 1)
     warm = Sandbox.create(
-        client=client, isolation=isolation, name="warm", env={"X": "hot"}, allow=("example.org",)
-    )
+        client=client, isolation=isolation, name="warm", env={"X": "hot"}, timezone="Asia/Tokyo",
+        allow=("example.org",),
+    )  # fmt: skip
     names: dict[str, tuple[str, ...]] = {}
     ids: dict[str, str] = {}
     for box in (cold, warm):
@@ -49,6 +50,7 @@ def test_a_claimed_sandbox_is_what_the_create_asked_for(
         names[box.name] = (host, file, known, value)
     assert names == {"cold": ("cold", "cold", "cold", "cold"), "warm": ("warm", "warm", "warm", "hot")}
     assert len({*ids.values()}) == 2
+    assert [box.exec(["date", "+%Z"], check=True).stdout for box in (cold, warm)] == ["UTC\n", "JST\n"]
     asked = warm.exec(["curl", "-sS", "http://gateway.corral/policy"], check=True).stdout
     assert "example.org" in asked
     ready(client, 1)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,34 @@ def test_no_command_is_documented_that_is_not_there() -> None:
     titles = re.findall(r"^### `corral ([a-z0-9]+(?:[ -][a-z0-9]+)*)", text_of("cli.md"), re.MULTILINE)
     told = {tuple(title.split()) for title in titles}
     assert told == set(COMMANDS)
+
+
+def _examples() -> Iterator[str]:
+    """Command lines of the docs' blocks and of `--help`, without what comes behind them."""
+    blocks = [block for page in PAGES for block in _FENCE.findall(page.read_text())]
+    helps = [command.epilog or "" for command in COMMANDS.values()]
+    for line in "\n".join([*blocks, *helps]).splitlines():
+        text = re.sub(r"\$\(.*?\)", "WORD", line.strip().removeprefix("$ "))
+        if re.match(r"corral [a-z]", text):
+            yield re.split(r" {3,}|;", text)[0].rstrip("\\")
+
+
+@pytest.mark.parametrize("line", sorted(set(_examples())))
+def test_every_example_is_a_command_that_is_understood(line: str) -> None:
+    words, context = shlex.split(line, comments=True), click.Context(cli)
+    args = words[1 : next((at for at, word in enumerate(words) if word in ("|", "&&", ">", "<")), None)]
+    found: click.Command = cli
+    while isinstance(found, click.Group) and args:
+        name = args.pop(0)
+        inner = found.get_command(context, name)
+        assert inner is not None, f"there is no {name}"
+        found = inner
+    try:
+        found.make_context("corral", args, parent=context)
+    except click.exceptions.Exit:
+        pass  # --help
+    except click.BadParameter as error:
+        assert "does not exist" in error.message  # noqa: PT017 - the reader's own file
 
 
 def test_every_route_is_documented() -> None:

@@ -76,6 +76,7 @@ def create_request(body: protocol.CreateSandbox, progress: Tell | None) -> Creat
         labels=body.labels,
         user=body.user,
         workdir=body.workdir,
+        timezone=body.timezone,
         ttl=body.ttl,
         allow=tuple(body.allow),
         deny=tuple(body.deny),

@@ -61,6 +61,7 @@ def create_options(command: F) -> F:
         click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label, to find it by."),
         click.option("-u", "--user", help="Who runs commands. Default: the template's user."),
         click.option("-w", "--workdir", help="Where commands run."),
+        click.option("--timezone", metavar="ZONE", help="Time zone of its commands, such as Europe/Berlin."),
         click.option("--ttl", type=Duration(), help="Remove it after this time, such as 2h. Default: never."),
         click.option(
             "--allow",
@@ -136,7 +137,7 @@ def creation(values: dict[str, Any]) -> dict[str, Any]:
     return {
         **{
             key: values[key]
-            for key in ("name", "template", "isolation", "runtime", "user", "workdir", "branch")
+            for key in ("name", "template", "isolation", "runtime", "user", "workdir", "timezone", "branch")
         },
         "limits": limits or None,
         "env": variables(values["env"]) or None,

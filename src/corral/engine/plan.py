@@ -15,6 +15,7 @@ from corral.model.ids import (
     check_guest_path,
     check_labels,
     check_name,
+    check_timezone,
     check_user,
 )
 from corral.model.project import Setup
@@ -47,7 +48,7 @@ class CreateRequest:
     `repos` are git repositories that it may use, with or without the secret that opens each;
     `push` says what it may push. `services` are started beside what the template starts. `setup`
     is done for the repository before, where it was not.
-    `volumes` of the tenant are mounted in it.
+    `volumes` of the tenant are mounted in it. `timezone` is that of its commands.
     Of models, `models` may run; after `expires` seconds its grant covers nothing any more.
     `forked`: what it is made from holds all that it needs. `route` says how its requests go out.
     """
@@ -61,6 +62,7 @@ class CreateRequest:
     labels: dict[str, str] = field(default_factory=dict)
     user: str | None = None
     workdir: str | None = None
+    timezone: str | None = None
     ttl: int | None = None
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
@@ -98,6 +100,8 @@ def checked(request: CreateRequest) -> CreateRequest:
         check_user(request.user)
     if request.workdir is not None:
         check_guest_path(request.workdir)
+    if request.timezone is not None:
+        check_timezone(request.timezone)
     if request.limits is not None:
         request.limits.checked()
     check_ttl(request.ttl)
@@ -245,7 +249,7 @@ def build_spec(
         isolation=isolation,
         runtime=runtime,
         limits=limits,
-        env={**template.config.env, **request.env},
+        env={**template.config.env, **({"TZ": request.timezone} if request.timezone else {}), **request.env},
         labels=request.labels,
         user=request.user or template.config.user,
         workdir=request.workdir or template.config.workdir,

@@ -2,6 +2,7 @@
 
 import re
 from typing import NewType
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from corral.errors import InvalidInput
 
@@ -29,6 +30,7 @@ _TEMPLATE_NAME = re.compile(TEMPLATE_PATTERN)
 _ID = re.compile(r"[0-9a-f]{16}")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_TIMEZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}(:[0-9]{1,5})?")
 
 MAX_LABELS = 64
@@ -104,6 +106,24 @@ def check_user(user: str) -> str:
     if not _USER.fullmatch(user):
         raise InvalidInput(f"user {user[:40]!r} is not valid", "give a login name, a uid or uid:gid")
     return user
+
+
+def check_timezone(zone: str) -> str:
+    """Return `zone`, or raise InvalidInput: a name of the IANA database. Where the host has none, any name of that form."""
+    if not _TIMEZONE.fullmatch(zone) or (_has_zone("Europe/London") and not _has_zone(zone)):
+        raise InvalidInput(
+            f"there is no time zone {zone[:64]!r}",
+            "give a name such as Europe/Berlin, America/New_York or UTC",
+        )
+    return zone
+
+
+def _has_zone(zone: str) -> bool:
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
 def check_guest_path(path: str) -> str:

@@ -141,6 +141,10 @@ class CreateSandbox(Request):
     labels: Labels = Field(default_factory=dict)
     user: User | None = Field(default=None, description="Who runs commands by default.")
     workdir: GuestPath | None = Field(default=None, description="Where commands run by default.")
+    timezone: Text | None = Field(
+        default=None,
+        description="Time zone of its commands, such as Europe/Berlin: TZ in their environment. Default: the template's.",
+    )
     ttl: Seconds | None = Field(default=None, description="Seconds until it is removed. Default: no end.")
     allow: list[AllowedHost] = Field(
         default_factory=list,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 SUITE = "bookworm"
 PACKAGES = (
-    *("git", "git-lfs", "openssh-client", "curl", "wget", "ca-certificates"),
+    *("git", "git-lfs", "openssh-client", "curl", "wget", "ca-certificates", "tzdata"),
     *("ripgrep", "jq", "tmux", "less", "vim-tiny", "nano", "file"),
     *("sudo", "procps", "iproute2", "xz-utils", "unzip", "zip"),
     *("build-essential", "python3", "python3-venv", "python3-pip", "python-is-python3"),

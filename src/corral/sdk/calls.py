@@ -65,6 +65,7 @@ def create_sandbox(
     labels: Mapping[str, str] | None = None,
     user: str | None = None,
     workdir: str | None = None,
+    timezone: str | None = None,
     ttl: int | None = None,
     allow: Iterable[str] = (),
     deny: Iterable[str] = (),
@@ -93,10 +94,10 @@ def create_sandbox(
     """Make a sandbox and start it. A create that fails, or is given up before its end, leaves nothing.
 
     `template`: name or id (default: the agent's, or `base`). `isolation`: `container` or `gvisor`. `limits`: any of
-    memory and disk (bytes), cpus, pids, io_weight. `ttl`: seconds until it is removed. `allow`: what it may reach, as
-    `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`; `deny`: what it may not, whatever allows it.
-    `dns`: addresses of servers that names are looked up by; `proxy`: a SOCKS5 proxy for its connections, as
-    `socks5://[user:password@]host:port` or `socks5+tls://`.
+    memory and disk (bytes), cpus, pids, io_weight. `timezone`: of its commands, as Europe/Berlin. `ttl`: seconds
+    until it is removed. `allow`: what it may reach, as `host`, `host:port`, `*.domain`, `GET host/path/**` or `@preset`;
+    `deny`: what it may not, whatever allows it. `dns`: addresses of servers that names are looked up by;
+    `proxy`: a SOCKS5 proxy for its connections, as `socks5://[user:password@]host:port` or `socks5+tls://`.
     `secrets`: those that it may use, as `name` or `name=VARIABLE`. `agent`: the coding agent it is for. `repo`: path on
     the daemon's host, or HTTPS URL; `branch`: a name, or `auto`. `budget`: what its model calls may cost, in
     millionths of a US dollar; `budget_at_most`: the same, where that is less than holds anyway. `idle_pause`,
@@ -122,6 +123,7 @@ def create_sandbox(
             labels=None if labels is None else dict(labels),
             user=user,
             workdir=workdir,
+            timezone=timezone,
             ttl=ttl,
             allow=list(allow) or None,
             deny=list(deny) or None,

@@ -35,6 +35,7 @@ class CreateOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     user: str | None
     workdir: str | None
+    timezone: str | None
     ttl: int | None
     allow: tuple[str, ...]
     deny: tuple[str, ...]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import InvalidInput
-from corral.model.ids import check_env, check_guest_path, check_labels, check_name, check_user
+from corral.model.ids import check_env, check_guest_path, check_labels, check_name, check_timezone, check_user
 
 
 @pytest.mark.parametrize("name", ["a", "brave-otter", "0", "a" * 63, "123"])
@@ -48,6 +48,19 @@ def test_bad_environments(env: dict[str, str]) -> None:
 def test_bad_paths(path: str) -> None:
     with pytest.raises(InvalidInput):
         check_guest_path(path)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+12"])
+def test_good_timezones(zone: str) -> None:
+    assert check_timezone(zone) == zone
+
+
+@pytest.mark.parametrize(
+    "zone", ["", "Mars/Base", "Europe", "../../etc/shadow", "/etc/localtime", "UTC\n", "a\0b"]
+)
+def test_bad_timezones(zone: str) -> None:
+    with pytest.raises(InvalidInput, match="no time zone"):
+        check_timezone(zone)
 
 
 @pytest.mark.parametrize("user", ["user", "root", "0", "1000:1000", "_apt"])
