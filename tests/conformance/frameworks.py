@@ -21,11 +21,13 @@ CACHE = (
 )
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 900
-# What 2.31.0 has not: forks, names of snapshots, and words for a killed sandbox.
+# What 2.31.0 has not: forks, names of snapshots, words for a killed sandbox, and proxies of sandboxes.
 OLD = (
     "case_a_fork_has_the_files",
     "case_a_snapshot_starts_sandboxes_and_can_be_deleted",
     "case_a_killed_sandbox_ends_its_commands",
+    "case_a_proxy_is_told_without_its_password_and_nothing_goes_around_it",
+    "case_network_options_that_cannot_be_kept_are_refused",
 )
 
 
@@ -58,6 +60,7 @@ ALL = (
     Tried("e2b-2.31.0", ("e2b==2.31.0",), _SDK, OLD),
     Tried("e2b-2.51.0", ("e2b==2.51.0",), _SDK),
     Tried("e2b-newest", ("e2b",), _SDK),
+    Tried("javascript-2.49.1", ("e2b@2.49.1",), (("cases.mjs",),), npm=True),
     Tried("javascript-newest", ("e2b@latest",), (("cases.mjs",),), npm=True),
     Tried("code-interpreter-2.8.1", ("e2b-code-interpreter==2.8.1", "e2b==2.31.0"), _INTERPRETER),
     Tried("code-interpreter-newest", ("e2b-code-interpreter",), _INTERPRETER),
