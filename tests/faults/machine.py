@@ -18,6 +18,7 @@ from tests.conftest import Daemon
 from tests.traces import control_groups, mounts_below, wait_for
 
 from corral import Client
+from corral.host import btrfs
 from corral.sdk.contexts import Context
 
 MIB = 1024 * 1024
@@ -38,6 +39,12 @@ def build_tiny(client: Client, scratch: Path, name: str = TINY) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path if file == f"/bin/{program}" else file, target)
     client.build_template_from(name, dockerfile="FROM scratch\nCOPY . /\n", context=Context(scratch).archive)
+
+
+def bound_of(data: Path) -> int:
+    """Bytes that all sandboxes of a data directory may hold together; 0: nothing bounds them yet."""
+    groups = Path("/sys/fs/btrfs") / str(btrfs.filesystem_id(data / "store")) / "qgroups"
+    return sum(int(file.read_text()) for file in groups.glob("2_*/max_referenced"))
 
 
 @contextmanager

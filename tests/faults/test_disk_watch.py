@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import MIB, TINY, build_tiny, machine
+from tests.faults.machine import MIB, TINY, bound_of, build_tiny, machine
 from tests.traces import wait_for
 
 from corral import Client
-from corral.host import btrfs
 from corral.model.lifecycle import State
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
@@ -52,7 +51,7 @@ def test_a_disk_is_not_filled_while_nobody_looks_at_it(tmp_path: Path) -> None:
         data = host.daemon.data
         assert host.daemon.process is not None
         ballast = _fill(data, leave=1024 * MIB)
-        wait_for(lambda: 0 < _bound(data) < 1024 * MIB, "what sandboxes write is not bounded")
+        wait_for(lambda: 0 < bound_of(data) < 1024 * MIB, "what sandboxes write is not bounded")
         client.start_process("writer", ["sh", "-c", FLOOD])
         host.daemon.process.send_signal(signal.SIGSTOP)
         try:
@@ -63,7 +62,7 @@ def test_a_disk_is_not_filled_while_nobody_looks_at_it(tmp_path: Path) -> None:
         assert _free(data) > 32 * MIB
         assert not _read_only(data)
         ballast.unlink()
-        wait_for(lambda: _bound(data) > 1024 * MIB, "what sandboxes write is bounded still")
+        wait_for(lambda: bound_of(data) > 1024 * MIB, "what sandboxes write is bounded still")
         wait_for(lambda: client.get_sandbox("writer").state is State.RUNNING, "the writer does not go on")
         client.write_file("writer", "/small", "written")
 
@@ -88,12 +87,6 @@ def _rests(disk: Path) -> bool:
 
 def _read_only(data: Path) -> bool:
     return bool(os.statvfs(data / "store").f_flag & os.ST_RDONLY)
-
-
-def _bound(data: Path) -> int:
-    """Bytes that all sandboxes may hold together."""
-    groups = Path("/sys/fs/btrfs") / str(btrfs.filesystem_id(data / "store")) / "qgroups"
-    return int(next(groups.glob("2_*/max_referenced")).read_text())
 
 
 def _written(client: Client) -> int:

@@ -1,14 +1,18 @@
 """A disk that is full: refused as that, before or in the middle, and nothing is left of what did not fit."""
 
+import gzip
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import Daemon
-from tests.traces import settled, traces
+from tests.faults.machine import bound_of
+from tests.system.test_image_archives import image
+from tests.traces import settled, traces, wait_for
 
 from corral.errors import DiskFull, HostError
 
@@ -40,6 +44,13 @@ def _fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
+def _layer_of_zeros(times: int) -> bytes:
+    """One file of so many times 64 MiB, which takes 64 KiB each."""
+    entry = tarfile.TarInfo("zeros")
+    entry.size = times * 64 * MIB
+    return gzip.compress(entry.tobuf()) + gzip.compress(bytes(64 * MIB)) * times + gzip.compress(bytes(1024))
+
+
 def test_a_daemon_does_not_start_where_its_store_has_no_room(disk: Path) -> None:
     _fill(disk, 64 * MIB)
     daemon = Daemon(disk)
@@ -65,6 +76,24 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(disk: Path) -> None:
                 assert client.list_sandboxes() == []
                 assert client.list_templates() == []
                 settled(daemon, before)
+    finally:
+        daemon.discard()
+
+
+def test_an_image_that_is_larger_than_the_disk_is_refused_and_the_store_lives_on(disk: Path) -> None:
+    """A few megabytes of gzip can be gigabytes of zeros: what unpacks them counts as a sandbox does."""
+    daemon = Daemon(disk)
+    daemon.start()
+    try:
+        with daemon.client() as client:
+            _fill(disk, 1200 * MIB)
+            wait_for(lambda: 0 < bound_of(disk) < 1200 * MIB, "writes are not bounded")
+            before = traces(daemon)
+            with pytest.raises(DiskFull):
+                client.import_template("huge", image(_layer_of_zeros(48)))
+            settled(daemon, before)
+            assert not os.statvfs(disk / "store").f_flag & os.ST_RDONLY
+            (disk / "store" / "tmp" / "x").mkdir()
     finally:
         daemon.discard()
 

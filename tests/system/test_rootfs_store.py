@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.machine import disk
+from tests.traces import wait_for
 
 from corral.errors import DiskFull, HostError, InternalError, InvalidInput, NotFound
 from corral.host import btrfs, loop, mounts
@@ -264,6 +265,22 @@ async def test_sandboxes_leave_the_hosts_disk_room_however_fast_they_write(tmp_p
             store.leave_free(128 * MIB)
             _write(uppers[1] / "big", 1024 * MIB)
             btrfs.sync(store.root)
+        finally:
+            await store.close()
+
+
+async def test_a_sandbox_that_has_filled_the_store_can_be_removed(tmp_path: Path) -> None:
+    """Its quota group cannot be: that goes with the next start."""
+    with disk(tmp_path, 2048 * MIB) as data:
+        store = await _opened(data, "loop")
+        try:
+            for number in (ONE, TWO):
+                place = store.create_sandbox(number, 4096 * MIB, BASE)
+                with pytest.raises(OSError, match="No space left"):
+                    _write(place / "upper" / "big", 4096 * MIB)
+                store.remove_sandbox(number)
+                btrfs.sync(store.root)
+                wait_for(lambda: store.space()[2] > 1024 * MIB, "the space does not come back")
         finally:
             await store.close()
 

@@ -118,7 +118,7 @@ class Admission:
         """Raise DiskFull, with the numbers, unless there is disk for something that is no sandbox."""
         short = policy.host_shortage(holding, self._machine.room(), self._rules(), self.holdings())
         if short is not None:
-            hint = policy.advice(short, holding.tenant, self._of_sandboxes(), self._rules(), queued=True)
+            hint = policy.advice(short, holding.tenant, self._of_people(), self._rules(), queued=True)
             raise DiskFull(f"{holding.name} {policy.reason(short)}", f"free space on the data disk: {hint}")
 
     @contextlib.asynccontextmanager
@@ -180,6 +180,11 @@ class Admission:
         """Rows, and what was admitted for another state than its row's."""
         found: dict[str, Holding] = {item.id: self._holding(item) for item in self._registry.all()}
         return list({**found, **self._held}.values())
+
+    def _of_people(self) -> list[Holding]:
+        """Those that somebody can stop: no spares of pools, which have no name that is known."""
+        spares = {spare.id for spare in self._registry.spares()}
+        return [item for item in self._of_sandboxes() if item.id not in spares]
 
     def _beside(self) -> Sequence[Holding]:
         return () if self._others is None else self._others.holdings()
@@ -289,7 +294,7 @@ class Admission:
             return NoCapacity(
                 f"{policy.reason(short)}: more than this host has, or your tenant may have", "ask for less"
             )
-        hint = policy.advice(short, ticket.tenant, self._of_sandboxes(), self._rules(), queued=queued)
+        hint = policy.advice(short, ticket.tenant, self._of_people(), self._rules(), queued=queued)
         if short.resource is Resource.DISK and short.whose is Whose.HOST:
             return DiskFull(
                 f"the new sandbox {policy.reason(short)}{waited}", f"free space on the data disk: {hint}"

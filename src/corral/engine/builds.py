@@ -14,7 +14,6 @@ from dataclasses import replace
 from corral.engine.building import Builder, Tally
 from corral.engine.plan import MAX_ALLOW, egress_policy
 from corral.engine.ports import ArchiveInfo, Archives, Clock
-from corral.engine.templates import check_free_name
 from corral.errors import CorralError, InternalError, InvalidInput, NoCapacity, NotFound, all_errors
 from corral.host.tasks import TaskOwner
 from corral.model.build import Build, BuildLine, BuildRequest, BuildStatus
@@ -79,8 +78,10 @@ class Builds:
     # -- builds
 
     async def start(self, tenant: TenantId, request: BuildRequest) -> Build:
-        """A new build, waiting for its turn. Raises InvalidInput, NotFound (its context), NoCapacity."""
+        """A new build, waiting for its turn. Raises InvalidInput, Conflict (a name), NotFound (its context), NoCapacity."""
         checked(request)
+        for name in (request.name, *request.tags):
+            await self._builder.templates.check_replaceable(tenant, name)
         if request.context and not await self._archives.has(tenant, request.context):
             raise NotFound("the build's context is not there any more", "upload it again")
         waiting = sum(1 for entry in self._entries.values() if not entry.build.ended)
@@ -229,9 +230,7 @@ def entry_error(build: Build) -> CorralError:
 
 
 def checked(request: BuildRequest) -> BuildRequest:
-    """`request` itself, or InvalidInput or Conflict that names what is wrong with it."""
-    for name in (request.name, *request.tags):
-        check_free_name(name)
+    """`request` itself, or InvalidInput that names what is wrong with it."""
     stages_needed(request.recipe)
     check_env(request.args)
     request.limits.checked()

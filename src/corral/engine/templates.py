@@ -109,7 +109,7 @@ class Templates:
         self, tenant: TenantId, name: str, reference: str, progress: Progress = silent
     ) -> Template:
         """A template from an OCI image. Its user, working directory and environment are kept."""
-        check_free_name(name)
+        await self.check_replaceable(tenant, name)
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.image(reference, progress)
             source = f"{reference}@{image.digest}"
@@ -119,12 +119,20 @@ class Templates:
         self, tenant: TenantId, name: str, data: AsyncIterator[bytes], progress: Progress = silent
     ) -> Template:
         """A template from an image's archive; one that Corral exported gets back all of its configuration."""
-        check_free_name(name)
+        await self.check_replaceable(tenant, name)
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.import_archive(data, progress)
             return await self._keep(
                 tenant, name, image.layers, config_of(image), source=f"archive@{image.digest}"
             )
+
+    async def check_replaceable(self, tenant: TenantId, name: str) -> None:
+        """Raise InvalidInput or Conflict for a name that a template cannot get: Corral's own, or a checkpoint's, which holds
+        work that cannot be built again."""
+        check_free_name(name)
+        for former in await self.list(tenant):
+            if former.name == name and former.origin is not None:
+                raise _taken(name)
 
     async def export(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
         """A template as an OCI image archive, for other hosts and other tools. Raises NotFound, DiskFull, InvalidInput."""
@@ -287,6 +295,8 @@ class Templates:
             if former.name == name:
                 if former.layers == layers and former.config == config:
                     return former
+                if former.origin is not None and origin is None:
+                    raise _taken(name)
                 self._prune_wanted = True  # it is replaced
         template = Template(
             id=TemplateId(randomness.token_hex(8)),
@@ -329,6 +339,13 @@ def config_of(image: ImportedImage) -> TemplateConfig:
         sudo=kept is not None and kept.sudo,
         start_command=kept.start_command if kept else (),
         ready_command=kept.ready_command if kept else (),
+    )
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(
+        f"there is a checkpoint {name!r}, which would be lost",
+        f"choose another name, or remove it: `corral template rm {name}`",
     )
 
 

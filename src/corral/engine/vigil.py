@@ -125,18 +125,17 @@ class Vigil:
             await self._do(step, sandbox, policy.idle_reason(idle), idle)
 
     async def _relieve(self, room: Room) -> None:
-        """One sandbox a round: its memory comes back before the next is looked for."""
+        """One sandbox a round: its memory comes back before the next is looked for. Where one cannot rest, the next one does."""
         setting = self.pressure()
-        found = policy.first_to_go(self.admission.holdings(), setting.action, setting.idle)
-        if found is None:
-            return
-        holding, step = found
-        sandbox = self.registry.get(SandboxId(holding.id))
-        if sandbox is not None:
-            await self._do(step, sandbox, policy.pressure_reason(room, holding.idle), holding.idle)
+        for holding in policy.in_order_to_go(self.admission.holdings(), setting.action, setting.idle):
+            sandbox = self.registry.get(SandboxId(holding.id))
+            if sandbox is not None and not sandbox.spec.spare:
+                reason = policy.pressure_reason(room, holding.idle)
+                if await self._do(setting.action, sandbox, reason, holding.idle):
+                    return
 
-    async def _do(self, step: Step, sandbox: Sandbox, reason: str, idle: float) -> None:
-        """Unless somebody has used it while this waited for its lock."""
+    async def _do(self, step: Step, sandbox: Sandbox, reason: str, idle: float) -> bool:
+        """Unless somebody has used it while this waited for its lock; whether it was done."""
 
         def still_idle() -> bool:
             return self.activity.idle(sandbox.id) >= idle
@@ -144,7 +143,7 @@ class Vigil:
         spec = sandbox.spec
         # What is written to disk gives its memory back; what is only frozen keeps it.
         memory = self.driver.saves_memory(spec.runtime)
-        with contextlib.suppress(CorralError):
+        try:
             if step is Step.PAUSE:
                 done = await self.sandboxes.pause(
                     spec.tenant, spec.id, memory=memory, reason=reason, only_if=still_idle
@@ -153,11 +152,16 @@ class Vigil:
                 done = await self.sandboxes.stop(
                     spec.tenant, spec.id, STOP_GRACE, reason=reason, only_if=still_idle
                 )
-            if done.reason == reason:
-                log.info("sandbox %s: %s: %s", spec.name, done.state, reason)
-                await self.store.audit(
-                    spec.tenant, spec.id, f"sandbox.{done.state}", {"reason": reason, "by": "the host"}
-                )
+        except CorralError as error:
+            log.warning("sandbox %s could not rest: %s", spec.name, error)
+            return False
+        if done.reason != reason:
+            return False
+        log.info("sandbox %s: %s: %s", spec.name, done.state, reason)
+        await self.store.audit(
+            spec.tenant, spec.id, f"sandbox.{done.state}", {"reason": reason, "by": "the host"}
+        )
+        return True
 
     # -- the disk -------------------------------------------------------------------------------------------------
 

@@ -301,12 +301,12 @@ def _drop_group(fd: int, number: int) -> None:
 
 
 def _unless_gone(fd: int, request: int, arguments: bytes) -> None:
-    # ENOENT: it had no limit. ENOTCONN, EINVAL: quotas are off. EBUSY: its members are not gone yet;
-    # `sweep_groups`.
+    # ENOENT: it had no limit. ENOTCONN, EINVAL: quotas are off. EBUSY: its members are not gone yet, and ENOSPC: the
+    # file system is full, which a removal must not be stopped by; `sweep_groups`.
     try:
         syscalls.ioctl(fd, request, arguments)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.EBUSY):
+        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.EBUSY, errno.ENOSPC):
             raise
 
 

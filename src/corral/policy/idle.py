@@ -88,13 +88,12 @@ def disk_relieved(room: Room, rules: Rules) -> bool:
     return room.free.get(Resource.DISK, 0.0) >= reserves(room, rules)[Resource.DISK]
 
 
-def first_to_go(holdings: Iterable[Holding], action: Step, idle_for: float) -> tuple[Holding, Step] | None:
-    """Under pressure: the sandbox that has been idle longest, at least `idle_for` seconds, and what is done to it."""
-    if action is Step.NONE:
-        return None
-    states = (State.RUNNING,) if action is Step.PAUSE else (State.RUNNING, State.PAUSED)
+def in_order_to_go(holdings: Iterable[Holding], action: Step, idle_for: float) -> list[Holding]:
+    """Under pressure: the sandboxes that have been idle at least `idle_for` seconds, and that `action` is something to, the
+    longest first."""
+    states = {Step.NONE: (), Step.PAUSE: (State.RUNNING,), Step.STOP: (State.RUNNING, State.PAUSED)}[action]
     idle = [item for item in holdings if item.state in states and item.idle >= idle_for]
-    return (max(idle, key=lambda item: item.idle), action) if idle else None
+    return sorted(idle, key=lambda item: -item.idle)
 
 
 _IDLE, _SHORT = "idle for", "the host is short of memory"

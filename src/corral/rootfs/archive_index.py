@@ -23,6 +23,7 @@ from typing import BinaryIO
 from corral.errors import InvalidInput, TooLarge
 from corral.policy.copying import Item, Kind
 from corral.rootfs.outcome import answer
+from corral.rootfs.room import WithRoom
 from corral.rootfs.unpack import (
     DAMAGED,
     XATTR,
@@ -183,7 +184,7 @@ def unpacked(blob: BinaryIO) -> BinaryIO:
 def _copy(request: Request) -> None:
     left = request.max_bytes
     with open(request.source, "rb") as blob, open(request.tar, "wb") as target:
-        source = unpacked(blob)
+        source, copy = unpacked(blob), WithRoom(target)
         while piece := source.read(_CHUNK):
             left -= len(piece)
             if left < 0:
@@ -191,7 +192,7 @@ def _copy(request: Request) -> None:
                     f"the archive has more than {request.max_bytes} bytes unpacked",
                     "leave some out: .dockerignore",
                 )
-            target.write(piece)
+            copy.write(piece)
 
 
 def index(request: Request) -> Indexed:

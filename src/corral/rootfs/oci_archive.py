@@ -45,6 +45,7 @@ from corral.rootfs.manifest import (
 )
 from corral.rootfs.programs import run_program
 from corral.rootfs.recipe import key_of
+from corral.rootfs.room import WithRoom
 from corral.rootfs.store import RootStore
 from corral.rootfs.unpack import Outcome
 from corral.rootfs.uploads import receive
@@ -255,10 +256,10 @@ class _Archive:
         """A file's content as a file of its own."""
         with open(self._tar, "rb") as file, open(target, "wb") as copy:
             file.seek(item.offset)
-            left = item.size
+            left, kept = item.size, WithRoom(copy)
             while left and (data := file.read(min(left, _CHUNK))):
                 left -= len(data)
-                copy.write(data)
+                kept.write(data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from corral.errors import InvalidInput, TooLarge
 from corral.host import syscalls
 from corral.rootfs.outcome import answer
+from corral.rootfs.room import WithRoom
 from corral.rootfs.unpack import XATTR, is_allowed_xattr, mount_for_self, owned_xattr, public_error
 
 _NOBODY = 65534
@@ -65,7 +65,7 @@ class Written:
 class _Blob(io.RawIOBase):
     """What tarfile writes to: hashed, compressed, hashed again."""
 
-    def __init__(self, file: BinaryIO, limit: int) -> None:
+    def __init__(self, file: WithRoom, limit: int) -> None:
         self._file = file
         self._limit = limit
         self._packer = zlib.compressobj(1, zlib.DEFLATED, 31)
@@ -216,7 +216,7 @@ def write_layer(request: Request) -> Written:
         syscalls.mount(request.tree, request.raw, None, syscalls.MS_BIND)
         os.chroot(Path(request.mount).parent)
         os.chdir("/")
-        blob = _Blob(file, request.max_bytes)
+        blob = _Blob(WithRoom(file), request.max_bytes)
         try:
             with tarfile.open(
                 fileobj=blob, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="surrogateescape"

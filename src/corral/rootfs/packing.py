@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from corral.errors import InvalidInput, NotFound, TooLarge
 from corral.policy.copying import pattern_of
 from corral.rootfs.outcome import answer
+from corral.rootfs.room import WithRoom
 from corral.rootfs.unpack import XATTR, enter, is_allowed_xattr, owned_xattr, public_error
 
 
@@ -130,7 +131,7 @@ def pack(request: Request) -> None:
         enter(request.lowers, request.upper, request.mount, request.uid_base)
         try:
             with tarfile.open(
-                fileobj=target,
+                fileobj=WithRoom(target),
                 mode="w",
                 format=tarfile.PAX_FORMAT,
                 encoding="utf-8",

@@ -51,6 +51,7 @@ SPOOL_BYTES = 512 * 1024 * 1024
 """Disk that the kept output of a sandbox's processes may take, beside the sandbox's own limit."""
 
 _MIB = 1024 * 1024
+_LAYER_BYTES = 1 << 40
 _ROOM = 256 * _MIB
 """Disk that must be free before anything new is put into a store in a sparse file. Where the disk cannot take what the
 kernel writes to that file, it ends all writing to the store, that of running sandboxes too."""
@@ -217,8 +218,7 @@ class RootStore:
         """An empty `upper` and `work` over these layers, as a sandbox has them; gone after the block unless it was added."""
         with public_errors("make a directory over layers"):
             self.require_room(_LAYER_ROOM)
-            fresh = self.temporary()
-            self._create(fresh, self._top(layers))
+            fresh = self._new_layer(layers)
             _furnish(fresh, self.ids_of(layers))
         try:
             yield fresh
@@ -264,8 +264,7 @@ class RootStore:
         with self._staging:
             with public_errors("make a directory for a layer"):
                 self.require_room(_LAYER_ROOM)
-                fresh = self.temporary()
-                self._create(fresh, self._top(self._readable()))
+                fresh = self._new_layer(self._readable())
                 (fresh / TREE).mkdir()
                 (fresh / TREE).chmod(0o755)
             try:
@@ -505,6 +504,13 @@ class RootStore:
         else:
             with self._seeding:
                 self._opened.subvolumes.copy(seed_above(above, self._seeds, self.temporary()), fresh)
+
+    def _new_layer(self, above: Iterable[LayerDigest]) -> Path:
+        """A directory to be filled. What fills it may be hostile: it counts among those that leave the host's disk room."""
+        fresh = self.temporary()
+        self._create(fresh, self._top(above))
+        self._opened.subvolumes.limit(fresh, _LAYER_BYTES)
+        return fresh
 
     def _top(self, layers: Iterable[LayerDigest]) -> int:
         return max((read_record(self._layer_dir(layer)).top for layer in layers), default=0)

@@ -1,14 +1,11 @@
 """Keeping what a client sends in a file: bounded, and never the last of the disk."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from corral.errors import DiskFull, TooLarge
-
-_ROOM = 1 << 30
-"""Bytes that stay free on the disk."""
+from corral.rootfs.room import WithRoom
 
 
 async def receive(target: Path, data: AsyncIterator[bytes], limit: int) -> None:
@@ -16,12 +13,11 @@ async def receive(target: Path, data: AsyncIterator[bytes], limit: int) -> None:
     left = limit
     try:
         with open(target, "wb") as file:  # noqa: ASYNC230 - opening alone does not block
+            kept = WithRoom(file)
             async for chunk in data:
                 left -= len(chunk)
                 if left < 0:
                     raise TooLarge(f"what is sent has more than {limit >> 30} GiB", "leave something out")
-                if shutil.disk_usage(target).free < _ROOM:
-                    raise DiskFull("the disk of the data directory has less than 1 GiB left")
-                await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(kept.write, chunk)
     except OSError as error:
         raise DiskFull(f"what is sent cannot be kept: {error}") from error

@@ -9,9 +9,10 @@ import pytest
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.engine.templates import Templates
-from corral.errors import UpstreamFailed
+from corral.errors import Conflict, UpstreamFailed
 from corral.model.build import RegistryLogin
-from corral.model.ids import DEFAULT_TENANT, LayerDigest
+from corral.model.ids import DEFAULT_TENANT, LayerDigest, SandboxId
+from corral.model.template import Origin
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeLayers
 
@@ -74,6 +75,24 @@ async def test_the_layers_of_a_replaced_template_go_at_once(templates: Templates
     layers.next = TWO
     await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
     assert layers.kept == {TWO}
+
+
+async def test_nothing_built_takes_the_name_of_a_checkpoint(templates: Templates, layers: KeptLayers) -> None:
+    """It holds work that nothing can make again."""
+    image = await templates.build_image(DEFAULT_TENANT, "image", "host/image", silent)
+    layers.next = TWO
+    layers.kept.add(TWO)
+    origin = Origin("box", SandboxId("1" * 16))
+    mark = await templates.from_layer("mine", image, TWO, image.config, origin, None)
+    for take in (
+        lambda: templates.build_image(DEFAULT_TENANT, "mine", "host/other", silent),
+        lambda: templates.tag(DEFAULT_TENANT, "image", "mine"),
+        lambda: templates.publish(DEFAULT_TENANT, "mine", image.layers, image.config, "build"),
+    ):
+        with pytest.raises(Conflict, match="which would be lost"):
+            await take()
+    assert mark in await templates.list(DEFAULT_TENANT)
+    assert TWO in layers.kept
 
 
 async def test_layers_whose_template_could_not_be_kept_go_at_once(

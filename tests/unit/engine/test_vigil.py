@@ -11,8 +11,9 @@ from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.vigil import Pressure, Vigil
+from corral.errors import HostError
 from corral.model.capacity import Resource
-from corral.model.ids import DEFAULT_TENANT
+from corral.model.ids import DEFAULT_TENANT, SandboxId
 from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, MIB, IdlePolicy
 from corral.policy.idle import Step
@@ -109,6 +110,29 @@ async def test_memory_pressure_takes_the_longest_idle_one_at_a_time(watched: Wat
     await watched.after(1)
     await watched.after(1)
     assert (watched.state("first"), watched.state("used")) == (RESTS, State.RUNNING)
+
+
+async def test_memory_pressure_passes_by_spares_and_what_cannot_rest(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spare is nobody's to pause, and has been idle longest of all."""
+    await watched.engine.make_spare(DEFAULT_TENANT, CreateRequest())
+    for name in ("stuck", "first"):
+        await _create(watched, name)
+    await watched.after(700)
+    stuck = watched.engine.get(DEFAULT_TENANT, "stuck").id
+    watched.engine._activity._last[stuck] = 0.0
+    save = watched.world.driver.save
+
+    async def picky(sandbox: SandboxId, *args: Any, **kwargs: Any) -> int:
+        if sandbox == stuck:
+            raise HostError("it cannot be saved")
+        return await save(sandbox, *args, **kwargs)
+
+    monkeypatch.setattr(watched.world.driver, "save", picky)
+    watched.world.machine.free[Resource.MEMORY] = 100.0 * MIB
+    await watched.after(1)
+    assert (watched.state("stuck"), watched.state("first")) == (State.RUNNING, RESTS)
 
 
 async def test_writers_are_paused_before_the_disk_is_full_and_go_on(

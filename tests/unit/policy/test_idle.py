@@ -81,14 +81,13 @@ def test_the_longest_idle_goes_first_and_nobody_in_use() -> None:
         return Holding(id, id, T, Limits(), state, {}, seconds)
 
     boxes = [box("a", 700), box("b", 900), box("used", 10), box("p", 2000, State.PAUSED)]
-    found = idle.first_to_go(boxes, Step.PAUSE, 600)
-    assert found is not None
-    assert (found[0].id, found[1]) == ("b", Step.PAUSE)
-    stopped = idle.first_to_go(boxes, Step.STOP, 600)
-    assert stopped is not None
-    assert stopped[0].id == "p"
-    assert idle.first_to_go(boxes, Step.NONE, 0) is None
-    assert idle.first_to_go([box("used", 10)], Step.STOP, 600) is None
+
+    def order(action: Step) -> list[str]:
+        return [item.id for item in idle.in_order_to_go(boxes, action, 600)]
+
+    assert order(Step.PAUSE) == ["b", "a"]
+    assert order(Step.STOP) == ["p", "b", "a"]
+    assert order(Step.NONE) == []
 
 
 def test_only_what_the_host_paused_wakes_on_use() -> None:
