@@ -22,7 +22,7 @@ from corral.policy.idle import idle_reason
 
 __all__ = ["world"]
 
-TOKEN = "the-sandbox's-own"  # noqa: S105
+TOKEN = "the-sandbox's-own"
 WAKES = {shapes.AUTO_RESUME: "true", shapes.TIMEOUT: "60"}
 
 
