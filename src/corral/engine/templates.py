@@ -181,7 +181,14 @@ class Templates:
         async with self._lock(tenant, name), self.holding_layers():
             template = await self.get(tenant, ref)
             return await self._keep(
-                tenant, name, template.layers, template.config, source=template.source, parent=template
+                tenant,
+                name,
+                template.layers,
+                template.config,
+                source=template.source,
+                parent=template,
+                memory=template.memory,
+                origin=template.origin,
             )
 
     async def publish(
@@ -285,7 +292,8 @@ class Templates:
     ) -> Template:
         for former in await self.list(tenant):
             if former.name == name:
-                if former.layers == layers and former.config == config:
+                kept = former.layers, former.config, former.memory, former.origin
+                if kept == (layers, config, memory, origin):
                     return former
                 self._prune_wanted = True  # it is replaced
         template = Template(
