@@ -147,12 +147,19 @@ class Unsupported(HostError):
 
 
 class NoCapacity(HostError):
-    """The host cannot carry it now."""
+    """The host cannot carry it now.
+
+    `of_tenant`: it is the tenant that is at a bound of its own, whatever the host has.
+    """
 
     code = "no_capacity"
     status = 503
     exit_code = 7
     default_hint = "stop or pause another sandbox (`corral ls`), or ask for less"
+
+    def __init__(self, message: str, hint: str | None = None, *, of_tenant: bool = False) -> None:
+        super().__init__(message, hint)
+        self.of_tenant = of_tenant
 
 
 class DiskFull(HostError):

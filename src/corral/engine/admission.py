@@ -290,17 +290,20 @@ class Admission:
                 f"{ahead} creates that came before wait for room{waited}",
                 "wait for your turn with --queue" if not queued else "wait longer with --queue-timeout",
             )
+        of_tenant = short.whose is Whose.TENANT
         if policy.never_fits(ticket.holding, self._machine.room(), self._rules()):
             return NoCapacity(
-                f"{policy.reason(short)}: more than this host has, or your tenant may have", "ask for less"
+                f"{policy.reason(short)}: more than this host has, or your tenant may have",
+                "ask for less",
+                of_tenant=of_tenant,
             )
         hint = policy.advice(short, ticket.tenant, self._of_people(), self._rules(), queued=queued)
-        if short.resource is Resource.DISK and short.whose is Whose.HOST:
+        if short.resource is Resource.DISK and not of_tenant:
             return DiskFull(
                 f"the new sandbox {policy.reason(short)}{waited}", f"free space on the data disk: {hint}"
             )
-        where = "the host has no room for it" if short.whose is Whose.HOST else "your tenant is at its bound"
-        return NoCapacity(f"{where}{waited}: {policy.reason(short)}", hint)
+        where = "your tenant is at its bound" if of_tenant else "the host has no room for it"
+        return NoCapacity(f"{where}{waited}: {policy.reason(short)}", hint, of_tenant=of_tenant)
 
     # -- measuring ------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,10 @@ from corral.errors import Conflict, NotFound
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
-from corral.model.lifecycle import Event, State, advance
+from corral.model.lifecycle import STANDING_STILL, Event, State, advance
 from corral.model.pool import interchangeable
 from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.policy.idle import by_host
 
 WITH_IMAGE = frozenset((State.SUSPENDING, State.SUSPENDED, State.RESUMING))
 """States in which a sandbox has an image of its memory. They survive a power cut, as the image does: the image of a sandbox
@@ -143,7 +144,9 @@ class Registry:
         current = self._sandboxes.get(sandbox)
         if current is None:
             raise NotFound("the sandbox is gone")
-        changed = current.with_state(advance(current.state, event), self._clock.now(), reason)
+        then = advance(current.state, event)
+        current = await self._keep_end(current, then)
+        changed = current.with_state(then, self._clock.now(), reason)
         if durable:
             lasting = bool({current.state, changed.state} & WITH_IMAGE)
             await self._store.set_state(changed, lasting=lasting)
@@ -161,11 +164,22 @@ class Registry:
 
     async def correct(self, sandbox: SandboxId, state: State, reason: str) -> Sandbox:
         """Set the state that the kernel shows, after a time without a daemon."""
-        changed = self._sandboxes[sandbox].with_state(state, self._clock.now(), reason)
+        current = await self._keep_end(self._sandboxes[sandbox], state)
+        changed = current.with_state(state, self._clock.now(), reason)
         await self._store.set_state(changed)
         self._remember(changed)
         self._publish(changed)
         return changed
+
+    async def _keep_end(self, sandbox: Sandbox, then: State) -> Sandbox:
+        """The sandbox, which is about to be in another state. Where it is stopped while its time stands still, that would run
+        on, with all the time that it was paused: so it has no end any more, or, paused by the host alone, a later one."""
+        if then is not State.STOPPED or sandbox.state not in STANDING_STILL or sandbox.spec.ttl is None:
+            return sandbox
+        if sandbox.state is not State.SUSPENDING and not by_host(sandbox.reason):
+            return await self.set_ttl(sandbox.id, None)
+        await self.add_pause(sandbox.id)
+        return self._sandboxes[sandbox.id]
 
     async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
         """Change the time to live, counted in seconds from now."""

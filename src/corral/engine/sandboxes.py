@@ -23,12 +23,12 @@ from corral.engine.running import Running, own_image
 from corral.engine.suspension import Captured, Suspension
 from corral.engine.templates import Templates
 from corral.engine.volumes import Volumes
-from corral.errors import Conflict, CorralError, NotFound
+from corral.errors import Conflict, CorralError, HostError, NotFound
 from corral.host.tasks import TaskOwner
 from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.ids import ImageId, SandboxId, TenantId
-from corral.model.lifecycle import Event, State, advance
+from corral.model.lifecycle import STANDING_STILL, Event, State, advance
 from corral.model.route import Route
 from corral.model.sandbox import Expiry, Sandbox, SandboxSpec, Stats
 from corral.model.template import Template
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0
 STEP_SECONDS = 5.0
 """By how much the clock must be off, from one look to the next, to have been set or to have slept."""
-_STANDING_STILL = (State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMING)
-"""States in which a time to live does not run."""
 
 
 class Sandboxes:
@@ -324,18 +322,40 @@ class Sandboxes:
                 await self.refresh_egress(sandbox.id)
 
     async def expire(self, tenant: TenantId, ref: str) -> None:
-        """End its life now: pause or stop it if it was made so and runs, else remove it."""
+        """End its life now: remove it, or if it was made so, pause or stop it. One of those that is stopped already is left
+        as it is, without an end, and one that starts is looked at again when it runs."""
         sandbox = self.get(tenant, ref)
-        if sandbox.state is not State.RUNNING or sandbox.spec.expiry is Expiry.REMOVE:
+        if sandbox.spec.expiry is Expiry.REMOVE or sandbox.state is State.FAILED:
             await self.remove(tenant, sandbox.id)
+        elif sandbox.state is State.STOPPED:
+            await self._let_rest(tenant, sandbox.id)
+        elif sandbox.state is not State.RUNNING:
+            return
         elif sandbox.spec.expiry is Expiry.PAUSE:
-            await self.pause(tenant, sandbox.id)
+            await self._pause_at_end(sandbox)
         else:
-            await self.set_ttl(tenant, sandbox.id, None)  # or the next sweep would remove it
+            await self.set_ttl(tenant, sandbox.id, None)
             await self.stop(tenant, sandbox.id, 0)
 
+    async def _let_rest(self, tenant: TenantId, ref: str) -> None:
+        async with self.locked(tenant, ref) as sandbox:
+            if sandbox.state is State.STOPPED:
+                await self._registry.set_ttl(sandbox.id, None)
+
+    async def _pause_at_end(self, sandbox: Sandbox) -> None:
+        """With its memory on disk, where that can be; else it keeps standing where it is."""
+        tenant, id = sandbox.spec.tenant, sandbox.id
+        if self._driver.saves_memory(sandbox.spec.runtime):
+            try:
+                await self.pause(tenant, id, memory=True)
+            except HostError as error:
+                log.warning("sandbox %s is paused in memory: %s", sandbox.spec.name, error)
+            else:
+                return
+        await self.pause(tenant, id)
+
     async def sweep(self) -> None:
-        """Remove or pause sandboxes whose time to live has passed; runs until cancelled.
+        """Remove, pause or stop sandboxes whose time to live has passed; runs until cancelled.
 
         A time to live is time that passes on this host: steps of its clock are none, nor is its sleep.
         """
@@ -349,7 +369,7 @@ class Sandboxes:
                 await self._follow_step(step)
             for sandbox in self._registry.all():
                 end = sandbox.spec.ends_at
-                if end is None or now < end or sandbox.state in _STANDING_STILL:
+                if end is None or now < end or sandbox.state in STANDING_STILL:
                     continue
                 log.info("sandbox %s reached its time to live", sandbox.spec.name)
                 try:
@@ -362,7 +382,7 @@ class Sandboxes:
     async def _follow_step(self, step: float) -> None:
         log.warning("the host's clock has moved by %.0f s: the ends of sandboxes' lives move with it", step)
         for sandbox in self._registry.all():
-            if sandbox.state not in _STANDING_STILL:  # those are put off by all of it when they go on
+            if sandbox.state not in STANDING_STILL:  # those are put off by all of it when they go on
                 async with self._registry.lock(sandbox.id):
                     await self._registry.put_off(sandbox.id, step)
 

@@ -189,7 +189,14 @@ class Templates:
         async with self._lock(tenant, name), self.holding_layers():
             template = await self.get(tenant, ref)
             return await self._keep(
-                tenant, name, template.layers, template.config, source=template.source, parent=template
+                tenant,
+                name,
+                template.layers,
+                template.config,
+                source=template.source,
+                parent=template,
+                memory=template.memory,
+                origin=template.origin,
             )
 
     async def publish(
@@ -293,7 +300,8 @@ class Templates:
     ) -> Template:
         for former in await self.list(tenant):
             if former.name == name:
-                if former.layers == layers and former.config == config:
+                kept = former.layers, former.config, former.memory, former.origin
+                if kept == (layers, config, memory, origin):
                     return former
                 if former.origin is not None and origin is None:
                     raise _taken(name)

@@ -73,12 +73,13 @@ class Whose(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """What does not fit: `needed` of `resource`, of which `free` is left; negative where more is promised than
-    there is."""
+    there is. `bound`: what the tenant may have in all, where it is the tenant's room."""
 
     whose: Whose
     resource: Resource
     needed: float
     free: float
+    bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

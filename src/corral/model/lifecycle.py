@@ -35,6 +35,10 @@ class State(StrEnum):
     GONE = "gone"
 
 
+STANDING_STILL = frozenset((State.PAUSED, State.SUSPENDING, State.SUSPENDED, State.RESUMING))
+"""States in which a time to live does not run."""
+
+
 class Event(StrEnum):
     """What can happen to a sandbox."""
 

@@ -111,22 +111,25 @@ def never_fits(new: Holding, room: Room, rules: Rules) -> bool:
 def _tenant_shortage(new: Holding, rules: Rules, others: Iterable[Holding]) -> Shortage | None:
     own = [item for item in others if item.tenant == new.tenant and item.state in _LIVE]
     if rules.tenant_sandboxes is not None and len(own) + 1 > rules.tenant_sandboxes:
-        return Shortage(Whose.TENANT, Resource.SANDBOXES, 1, rules.tenant_sandboxes - len(own))
+        left = rules.tenant_sandboxes - len(own)
+        return Shortage(Whose.TENANT, Resource.SANDBOXES, 1, left, rules.tenant_sandboxes)
     if rules.tenant_memory is not None:
         free = rules.tenant_memory - sum(item.limits.memory for item in own)
         if new.limits.memory > free:
-            return Shortage(Whose.TENANT, Resource.MEMORY, new.limits.memory, free)
+            return Shortage(Whose.TENANT, Resource.MEMORY, new.limits.memory, free, rules.tenant_memory)
     return None
 
 
 def reason(short: Shortage) -> str:
     """The numbers in words: `needs 4.0 GiB of memory, 2.1 GiB free`."""
     if short.resource is Resource.SANDBOXES:
-        return "your tenant runs as many sandboxes as it may"
+        return f"your tenant runs as many sandboxes as it may: {plain(short.resource, short.bound)}"
     amounts = (
         f"needs {amount(short.resource, short.needed)}, {plain(short.resource, max(0.0, short.free))} free"
     )
-    return f"{amounts} of what your tenant may have" if short.whose is Whose.TENANT else amounts
+    if short.whose is Whose.HOST:
+        return amounts
+    return f"{amounts} of the {plain(short.resource, short.bound)} that your tenant may have"
 
 
 def advice(

@@ -104,6 +104,11 @@ def wakes_on_use(reason: str) -> bool:
     return reason.startswith((_IDLE, _SHORT))
 
 
+def by_host(reason: str) -> bool:
+    """Whether a paused sandbox was paused without anybody asking."""
+    return wakes_on_use(reason) or reason.startswith(DISK_FULL)
+
+
 def idle_reason(idle: float) -> str:
     """Why it was paused or stopped."""
     return f"{_IDLE} {duration(idle)}"

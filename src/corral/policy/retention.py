@@ -26,17 +26,20 @@ class Share:
 
 
 def shares(
-    templates: Iterable[Template], used: Iterable[Template], sizes: Mapping[LayerDigest, int]
+    templates: Sequence[Template], used: Iterable[Template], sizes: Mapping[LayerDigest, int]
 ) -> dict[TemplateId, Share]:
     """What each of `templates` takes. `used`: all that are offered, or that sandboxes run on; `sizes` of their layers. A
-    memory image is its template's own."""
+    memory image is for templates alone, and shared by those that are one under several names."""
     holders = Counter(layer for template in used for layer in template.layers)
+    images = Counter(template.memory.image for template in templates if template.memory is not None)
     found = {}
     for template in templates:
         own = sum(sizes.get(layer, 0) for layer in template.layers if holders[layer] <= 1)
         every = sum(sizes.get(layer, 0) for layer in template.layers)
-        memory = template.memory.size if template.memory is not None else 0
-        found[template.id] = Share(own + memory, every - own)
+        if template.memory is not None:
+            every += template.memory.size
+            own += template.memory.size if images[template.memory.image] <= 1 else 0
+        found[template.id] = Share(own, every - own)
     return found
 
 

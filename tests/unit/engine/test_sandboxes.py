@@ -472,6 +472,33 @@ async def test_a_create_that_does_not_fit_is_refused_with_numbers_and_leaves_not
     assert engine.get(DEFAULT_TENANT, "box0").state is State.STOPPED
 
 
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (Rules(tenant_sandboxes=2), "your tenant runs as many sandboxes as it may: 2"),
+        (
+            Rules(tenant_memory=9 * GIB),
+            "needs 4.0 GiB of memory, 1.0 GiB free of the 9.0 GiB that your tenant may have",
+        ),
+    ],
+)
+async def test_a_tenant_at_its_bound_is_told_apart_from_a_full_host(
+    world: World, rules: Rules, message: str
+) -> None:
+    world.rules = rules
+    engine = world.engine()
+    for _ in range(2):
+        await engine.create(DEFAULT_TENANT, CreateRequest())
+    with pytest.raises(NoCapacity) as refused:
+        await engine.create(DEFAULT_TENANT, CreateRequest())
+    assert refused.value.of_tenant
+    assert message in refused.value.message
+    world.rules = STRICT
+    with pytest.raises(NoCapacity) as refused:
+        await engine.create(DEFAULT_TENANT, CreateRequest(limits=Limits(memory=15 * GIB)))
+    assert not refused.value.of_tenant
+
+
 async def test_a_hundred_creates_at_once_take_no_more_than_there_is(world: World) -> None:
     world.rules = STRICT
     engine = world.engine()

@@ -126,3 +126,28 @@ async def test_a_capture_that_fails_leaves_no_image(world: World, step: str) -> 
     assert world.driver.saved == {made.memory.image}
     await world.templates.remove(DEFAULT_TENANT, "warm")
     assert world.driver.saved == set()
+
+
+async def test_a_template_under_another_name_goes_on_from_the_same_image(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    made = await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True, by="me")
+    assert made.memory is not None
+    tagged = await world.templates.tag(DEFAULT_TENANT, "warm", "warm:v1")
+    assert (tagged.memory, tagged.origin) == (made.memory, made.origin)
+    await world.templates.remove(DEFAULT_TENANT, "warm")
+    assert world.driver.saved == {made.memory.image}
+    await world.templates.remove(DEFAULT_TENANT, "warm:v1")
+    assert world.driver.saved == set()
+
+
+async def test_a_checkpoint_with_memory_takes_the_place_of_one_with_the_same_files(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", by="me")
+    first = await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True, by="me")
+    assert first.memory is not None
+    again = await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True, by="me")
+    assert again.memory is not None
+    assert again.memory.image != first.memory.image
+    assert world.driver.saved == {again.memory.image}

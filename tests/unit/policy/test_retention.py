@@ -34,6 +34,12 @@ def test_own_and_shared() -> None:
     assert shares([one], [base, one], SIZES) == {"one": Share(10, 1000)}
 
 
+def test_a_memory_image_is_counted_as_shared_by_all_names_of_it() -> None:
+    one, tag = template("one", A, memory=7), template("tag", A, memory=7)
+    assert shares([one, tag], [one, tag], SIZES) == {"one": Share(0, 17), "tag": Share(0, 17)}
+    assert shares([one], [one], SIZES) == {"one": Share(17, 0)}
+
+
 def test_the_newest_of_each_project_stay() -> None:
     mine = [template(f"m{age}", project="mine", age=age) for age in range(4)]
     other = [template("o0", project="other", age=9)]

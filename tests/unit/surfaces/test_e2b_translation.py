@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from starlette.datastructures import QueryParams
 
 from corral.api.e2b.calls import sandbox_id
-from corral.api.e2b.failures import Refusal
+from corral.api.e2b.failures import Refusal, response_of
 from corral.api.e2b.listing import metadata_filter, page_of
 from corral.api.e2b.names import parse_reference
 from corral.api.e2b.network import Egress, egress_of, route_of
 from corral.api.e2b.process import end_event
 from corral.engine.plan import egress_policy
-from corral.errors import InvalidInput
+from corral.errors import InvalidInput, NoCapacity
 from corral.model.ids import DEFAULT_TENANT
 from corral.model.process import Exit
 from corral.model.route import EgressProxy, Route
@@ -55,6 +55,14 @@ def test_bad_pages_are_refused(query: dict[str, str]) -> None:
     with pytest.raises(Refusal) as caught:
         page_of(["a"], [(START, "a")], QueryParams(query))
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(("of_tenant", "status"), [(True, 429), (False, 503)])
+def test_a_bound_of_the_tenant_is_no_lack_of_room(of_tenant: bool, status: int) -> None:
+    answer = response_of(NoCapacity("as many as it may: 2", of_tenant=of_tenant))
+    assert answer.status_code == status
+    assert b"as many as it may: 2" in answer.body
+    assert answer.headers["should-retry"] == "false"
 
 
 def test_a_cursor_of_the_other_direction_is_refused() -> None:

@@ -16,7 +16,7 @@ from corral.api.e2b.failures import Refusal, not_running, response_of
 from corral.api.e2b.metrics import own_metrics
 from corral.api.e2b.rpc import RpcError, StreamAnswer
 from corral.api.e2b.states import KNOWN
-from corral.api.e2b.wake import awake
+from corral.api.e2b.wake import awake, wakes_by_traffic
 from corral.api.e2b.watching import Watchers
 from corral.engine.engine import Engine
 from corral.model.ids import SandboxId
@@ -31,6 +31,9 @@ from corral.wire.connect import Code
 
 _RESERVED = frozenset({"/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"})
 _PROCESS, _FILES = "/process.Process/", "/filesystem.Filesystem/"
+_NOT_YOURS = (
+    "This sandbox can't be resumed with the credentials provided. Check your access token and try again."
+)
 
 Unary = tuple[type[Wire], Callable[[Box, Any], Awaitable[Wire]]]
 
@@ -84,6 +87,9 @@ class DataPlane:
             return await self._plain(request, Box(self._engine, sandbox, request.headers), path)
         sandbox = self._named(request)
         if path == "/health":
+            # Whether it runs is told to anybody; to wake it needs its token.
+            if wakes_by_traffic(sandbox) and not await self._has_token(request, sandbox):
+                raise Refusal(403, _NOT_YOURS)
             await awake(self._engine, sandbox)
             return Response(status_code=204, headers={"cache-control": "no-store"})
         await self._authorize(request, sandbox)
@@ -115,19 +121,22 @@ class DataPlane:
         raise Refusal(401, "invalid signature")
 
     async def _authorize(self, request: Request, sandbox: Sandbox) -> None:
-        token = (await self._engine.sandbox_token(sandbox.id)).reveal().encode()
-        given = request.headers.get("x-access-token", "").encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(token, given):
+        if await self._has_token(request, sandbox):
             return
         if request.url.path == "/files":
-            if given:
+            if request.headers.get("x-access-token"):
                 raise Refusal(401, "access token present in header but does not match")
-            transfer.check_signature(request, token.decode())
+            transfer.check_signature(request, (await self._engine.sandbox_token(sandbox.id)).reveal())
             return
         raise Refusal(
             401,
             "unauthorized access, please provide a valid access token or method signing if supported",
         )
+
+    async def _has_token(self, request: Request, sandbox: Sandbox) -> bool:
+        token = (await self._engine.sandbox_token(sandbox.id)).reveal().encode()
+        given = request.headers.get("x-access-token", "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(token, given)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

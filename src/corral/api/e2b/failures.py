@@ -6,9 +6,9 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
 from corral.api.failures import public_error
-from corral.errors import CorralError
+from corral.errors import CorralError, NoCapacity
 
-_PERMANENT = {502, 503, 504}
+_PERMANENT = {429, 502, 503, 504}
 
 
 class Refusal(Exception):
@@ -52,6 +52,8 @@ def response_of(error: Exception) -> Response:
 
 def _refusal(error: CorralError) -> Refusal:
     status = {408: 504, 413: 400}.get(error.status, error.status)
+    if isinstance(error, NoCapacity) and error.of_tenant:
+        status = 429  # clients tell a limit of their own from a host that is full
     return Refusal(status, f"{error.message} ({error.hint})")
 
 

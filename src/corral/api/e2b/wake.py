@@ -14,32 +14,42 @@ _LEAST_LIFE = 15
 _UNKNOWN_LIFE = 300
 
 
+def wakes_by_traffic(sandbox: Sandbox) -> bool:
+    """Whether it does not run, and traffic for it lets it go on."""
+    made_so = sandbox.spec.attributes.get(shapes.AUTO_RESUME) == "true"
+    return sandbox.state in WITH_MEMORY and (made_so or wakes_on_use(sandbox.reason))
+
+
 async def awake(engine: Engine, sandbox: Sandbox) -> Sandbox:
-    """The sandbox, running: one that was made so is woken by traffic. Raises Refusal."""
+    """The sandbox, running: one that was made so, or was paused since nobody used it, is woken by traffic. The caller has
+    seen that who sends it may. Raises Refusal."""
     if sandbox.state is State.RUNNING:
         return sandbox
-    noted = sandbox.spec.attributes
-    idle = wakes_on_use(sandbox.reason)  # paused for nothing but that nobody used it
-    if sandbox.state not in WITH_MEMORY or not (idle or noted.get(shapes.AUTO_RESUME) == "true"):
+    if not wakes_by_traffic(sandbox):
         raise not_running(sandbox.id)
-    seconds = max(int(noted.get(shapes.TIMEOUT, _UNKNOWN_LIFE)), _LEAST_LIFE)
+    seconds = None
+    if not wakes_on_use(sandbox.reason):  # else the pause was the host's own, and changes nothing of its life
+        seconds = max(int(sandbox.spec.attributes.get(shapes.TIMEOUT, _UNKNOWN_LIFE)), _LEAST_LIFE)
     return (await wake(engine, sandbox, seconds))[0]
 
 
-async def wake(engine: Engine, sandbox: Sandbox, seconds: int) -> tuple[Sandbox, bool]:
-    """The sandbox, running, and whether it was paused before. Who comes second finds it running. Raises Refusal."""
+async def wake(engine: Engine, sandbox: Sandbox, seconds: int | None) -> tuple[Sandbox, bool]:
+    """The sandbox, running, and whether it was paused before. It ends in `seconds`; None leaves its end as it is. Who comes
+    second finds it running. Raises Refusal."""
     tenant, name = sandbox.spec.tenant, sandbox.id
     for _ in range(_ROUNDS):
         try:
             if sandbox.state is State.RUNNING:
                 return sandbox, False
             if sandbox.state in WITH_MEMORY:
-                await engine.sandboxes.resume(tenant, name)
+                woken = await engine.sandboxes.resume(tenant, name)
             elif sandbox.state is State.STOPPED:
-                await engine.sandboxes.start(tenant, name)
+                woken = await engine.sandboxes.start(tenant, name)
             else:
                 raise Conflict(f"sandbox {name} is {sandbox.state}")
-            return await engine.sandboxes.set_ttl(tenant, name, seconds), True
+            if seconds is not None:
+                woken = await engine.sandboxes.set_ttl(tenant, name, seconds)
+            return woken, True
         except Conflict:
             # Somebody else was faster: look again.
             found = engine.sandboxes.by_id(name)
