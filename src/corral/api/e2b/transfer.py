@@ -81,10 +81,7 @@ async def download(request: Request, box: Box) -> Response:
     user = await _user(request, box)
     path = await _path(box, request.query_params.get("path", ""), user)
     files = await box.files()
-    try:
-        entry = await box.resolved(await files.stat(path))
-    except (NotFound, Conflict):
-        entry = None
+    entry = await box.resolved(path)
     if entry is None:
         raise Refusal(404, f"path '{path}' does not exist")
     if entry.kind is EntryKind.DIRECTORY:
