@@ -5,15 +5,18 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from tests.unit.surfaces.conftest import NOW, TENANT, FakeEngine
 
 from corral.api.e2b import shapes
 from corral.api.e2b.box import Box
+from corral.api.e2b.transfer import download
 from corral.drivers.files import HostGuestFiles
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
@@ -95,6 +98,33 @@ async def test_links_are_resolved_where_they_lie(
         "/srv/current/link",
         "/data/real",
         "FILE_TYPE_FILE",
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "status"),
+    [
+        (None, 200),
+        ("Thu, 01 Jan 2026 00:00:00 GMT", 304),
+        ("Thu, 01 Jan 2026 02:00:00 +0200", 304),
+        ("Wed, 31 Dec 2025 23:59:59 GMT", 200),
+        ("yesterday", 200),
+        ("", 200),
+        ("Thu, 01 Jan 0000 00:00:00 GMT", 200),
+        ("Thu, 01 Jan 2026 00:00:00 -9999999999", 200),
+    ],
+)
+async def test_a_file_that_was_not_changed_since_is_not_sent(
+    engine: FakeEngine, files: HostGuestFiles, root: Path, since: str | None, status: int
+) -> None:
+    (root / "file").write_text("text")
+    os.utime(root / "file", (0, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 0.9))
+    headers = [(b"if-modified-since", since.encode())] if since is not None else []
+    scope = {"type": "http", "method": "GET", "query_string": b"path=/file", "headers": headers}
+    response = await download(Request(scope), await box_of(engine, files))
+    assert (response.status_code, response.headers["last-modified"]) == (
+        status,
+        "Thu, 01 Jan 2026 00:00:00 GMT",
     )
 
 

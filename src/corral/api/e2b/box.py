@@ -147,7 +147,6 @@ class Box:
         # btrfs counts a directory's names only; clients take a size of zero for a missing one.
         size = max(entry.size, DIRECTORY_SIZE) if entry.kind is EntryKind.DIRECTORY else entry.size
         users, groups = await self._names("/etc/passwd"), await self._names("/etc/group")
-        modified = datetime.fromtimestamp(max(min(entry.mtime, 2.5e11), -6e10), UTC)
         return EntryInfo(
             name=_text(entry.name),
             type=kind,
@@ -157,7 +156,7 @@ class Box:
             permissions=permissions(entry),
             owner=users.get(entry.uid, str(entry.uid)),
             group=groups.get(entry.gid, str(entry.gid)),
-            modified_time=modified.isoformat().replace("+00:00", "Z"),
+            modified_time=modified_at(entry).isoformat().replace("+00:00", "Z"),
             symlink_target=None if target is None else _text(target),
             is_symlink=True if entry.kind is EntryKind.SYMLINK else None,
             metadata=entry.metadata or None,
@@ -169,6 +168,11 @@ class Box:
             return await (await self.files()).resolve(path)
         except (NotFound, Conflict, Forbidden, InvalidInput):
             return None
+
+
+def modified_at(entry: Entry) -> datetime:
+    """When it was changed last, as near as a date can say it."""
+    return datetime.fromtimestamp(max(min(entry.mtime, 2.5e11), -6e10), UTC)
 
 
 def permissions(entry: Entry) -> str:
