@@ -192,7 +192,7 @@ KERNEL = (
             ),
             Edit(
                 "host/filewrite.py",
-                "                self._fd = self._create()\n            os.fchmod(self._fd, mode)\n",
+                "                self._fd = self._create()\n            os.fchmod(self._fd, NEW_MODE if mode is None else mode)\n",
                 "                place = f'/proc/self/fd/{near}/{split_path(path)[1]}'\n"
                 "                self._fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)\n",
             ),

@@ -23,6 +23,13 @@ router = APIRouter(prefix="/v1/sandboxes/{ref}", tags=["files"])
 
 UserQuery = Annotated[str | None, Query(max_length=40, description="Owner. Default: the sandbox's user.")]
 ModeQuery = Annotated[str | None, Query(pattern="^[0-7]{3,4}$", description="Permission bits in octal.")]
+KeptModeQuery = Annotated[
+    str | None,
+    Query(
+        pattern="^[0-7]{3,4}$",
+        description="Permission bits in octal. Default: those of the file that is replaced, 644 for a new one.",
+    ),
+]
 
 
 async def _files(caller: Caller, ref: str) -> GuestFiles:
@@ -57,12 +64,14 @@ async def write_file(
     caller: CallerDep,
     ref: RefPath,
     path: PathQuery,
-    mode: ModeQuery = None,
+    mode: KeptModeQuery = None,
     user: UserQuery = None,
 ) -> protocol.FileEntry:
     """Replace or create a regular file by the raw body, at once; parents are created. A failed write changes nothing."""
     files = await _files(caller, ref)
-    entry = await files.write(path, body_of(request), _owner(caller, ref, user), int(mode or "644", 8))
+    entry = await files.write(
+        path, body_of(request), _owner(caller, ref, user), int(mode, 8) if mode else None
+    )
     return shapes.file_entry(entry)
 
 

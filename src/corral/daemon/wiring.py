@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from corral.agents import chatgpt
 from corral.agents.service import AgentService
 from corral.api.app import create_app
-from corral.api.e2b.shapes import is_of_e2b
+from corral.api.e2b.shapes import is_of_e2b, with_variables
 from corral.api.preview.hosts import Addresses
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
@@ -299,7 +299,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         registry=registry,
         clock=clock,
         tasks=tasks,
-        environment=agents.environment,
+        environment=with_variables(agents.environment),
         touch=activity.touch,
         wake=wake,
     )

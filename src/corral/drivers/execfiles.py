@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 
 from corral.drivers.files import HostGuestFiles
-from corral.engine.ports import Entry, Watch
+from corral.engine.ports import Entry, EntryKind, Watch
 from corral.errors import Conflict, CorralError, DiskFull, Forbidden, HostError, NotFound
 from corral.host.filechecks import check_mode, inner_path, split_path
 from corral.host.fileerrors import shown
+from corral.host.filewrite import NEW_MODE
 
 Run = Callable[[Sequence[str], AsyncIterator[bytes] | None, str], Awaitable[tuple[int, bytes, bytes]]]
 """Run a command inside as a user, fed from an iterator; its exit code, stdout and stderr."""
@@ -34,6 +35,10 @@ class ExecGuestFiles:
         """The entry itself (a symlink is not followed)."""
         return await self._reader.stat(path)
 
+    async def resolve(self, path: str) -> Entry:
+        """What `path` leads to, symlinks followed, under its path without symlinks."""
+        return await self._reader.resolve(path)
+
     async def list(self, path: str, depth: int = 1) -> list[Entry]:
         """Entries below a directory in order of path."""
         return await self._reader.list(path, depth)
@@ -47,11 +52,13 @@ class ExecGuestFiles:
         path: str,
         data: AsyncIterator[bytes],
         user: str,
-        mode: int = 0o644,
+        mode: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:
         """Replace or create a regular file at once, parents created."""
         split_path(path)
+        if mode is None:
+            mode = await self._mode_of(path)
         check_mode(mode)
         owner = await self._reader.user(user)
         await self._change(path, data, "put", path, f"{mode:o}", str(owner.uid), str(owner.gid))
@@ -84,6 +91,14 @@ class ExecGuestFiles:
     def watch(self, path: str, *, recursive: bool) -> AbstractAsyncContextManager[Watch]:
         """Changes below a directory: those that reach the root file system, not the sandbox's own tmpfs."""
         return self._reader.watch(path, recursive=recursive)
+
+    async def _mode_of(self, path: str) -> int:
+        """The permission bits of the file that a write to `path` replaces, or those of a new one."""
+        try:
+            entry = await self._reader.resolve(path)
+        except (NotFound, Conflict, Forbidden):
+            return NEW_MODE
+        return entry.mode & 0o777 if entry.kind is EntryKind.FILE else NEW_MODE
 
     async def _change(self, path: str, stdin: AsyncIterator[bytes] | None, *argv: str) -> None:
         code, _, stderr = await self._run((PROGRAM, *argv), stdin, _AS_ROOT)

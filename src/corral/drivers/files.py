@@ -49,6 +49,10 @@ class HostGuestFiles:
         """The entry itself (a symlink is not followed)."""
         return self._entry(await self._in_tree(lambda tree: tree.stat(path)))
 
+    async def resolve(self, path: str) -> Entry:
+        """What `path` leads to, symlinks followed, under its path without symlinks."""
+        return self._entry(await self._in_tree(lambda tree: tree.resolve(path)))
+
     async def list(self, path: str, depth: int = 1) -> list[Entry]:
         """Entries below a directory, down to `depth` levels (1 to 64), in order of path. Raises TooLarge for
         more than 100,000.
@@ -79,7 +83,7 @@ class HostGuestFiles:
         path: str,
         data: AsyncIterator[bytes],
         user: str,
-        mode: int = 0o644,
+        mode: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:
         """Replace or create a regular file at once, parents created. A failed write changes nothing."""
@@ -173,7 +177,7 @@ class HostGuestFiles:
     async def _append(self, upload: "_Upload", block: bytes) -> None:
         await self._turns.call(lambda: upload.pending.write(block))
 
-    def _begin(self, path: str, user: str, mode: int) -> "_Upload":
+    def _begin(self, path: str, user: str, mode: int | None) -> "_Upload":
         tree = self._tree()
         try:
             return _Upload(tree, tree.write(path, self._owner(tree, user), mode))

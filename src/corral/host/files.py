@@ -95,6 +95,17 @@ class GuestTree:
                 target = os.readlink("", dir_fd=fd)
             return Found(path, status, target, _metadata(fd, status.st_mode))
 
+    def resolve(self, path: str) -> Found:
+        """What `path` leads to, symlinks followed; the entry's path is the one without symlinks."""
+        with translated(path), closing(self._open(path, os.O_PATH)) as fd:
+            status = os.fstat(fd)
+            real = self._path_of(fd)
+            # What was removed or renamed since has another name by now, or one that the kernel added to.
+            with closing(self._open(real, os.O_PATH | os.O_NOFOLLOW)) as again:
+                if not os.path.samestat(status, os.fstat(again)):
+                    raise FileNotFoundError(errno.ENOENT, "it was replaced meanwhile")
+            return Found(real, status, metadata=_metadata(fd, status.st_mode))
+
     def describe(self, path: str, metadata: Mapping[str, str]) -> bool:
         """Attach metadata to a regular file that has none; False where the file system keeps none."""
         with closing(self.open_file(path)) as fd, translated(path):
@@ -180,11 +191,12 @@ class GuestTree:
             refuse_mount(fd, name, path)
             remove_entry(fd, name)
 
-    def write(self, path: str, owner: Owner | None, mode: int) -> PendingFile:
+    def write(self, path: str, owner: Owner | None, mode: int | None) -> PendingFile:
         """Begin to replace or make a regular file. Nothing is seen of it before its `commit`. Symlinks at
-        the end of `path` are followed, also to where nothing is yet.
+        the end of `path` are followed, also to where nothing is yet. None keeps the mode of what is replaced.
         """
-        check_mode(mode)
+        if mode is not None:
+            check_mode(mode)
         with translated(path):
             target = self._follow(path)
             parent, _ = split_path(target)
@@ -196,6 +208,13 @@ class GuestTree:
 
     def _open(self, path: str, flags: int) -> int:
         return syscalls.openat2(self._root, inner_path(path), flags, resolve=_RESOLVE)
+
+    def _path_of(self, fd: int) -> str:
+        """What the kernel says is the path of a descriptor, below the root."""
+        root, path = (str(Path(f"/proc/self/fd/{one}").readlink()).rstrip("/") for one in (self._root, fd))
+        if path != root and not path.startswith(f"{root}/"):
+            raise FileNotFoundError(errno.ENOENT, "it was moved out of the root meanwhile")
+        return path[len(root) :] or "/"
 
     def _follow(self, path: str) -> str:
         """The path that a write to `path` ends at. Links are read by hand since their target may be missing;

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from corral.host.xattrs import set_metadata
 
 TEMPORARY_PREFIX = ".corral-"
 """How names of unfinished files begin, where the file system has no nameless ones."""
+NEW_MODE = 0o644
+"""What a new file's permission bits are where none are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +53,23 @@ class PendingFile:
     """A file that is being written. Ends by `commit` or `discard`. Not for two threads at once.
 
     It has no name before `commit`; `near` is a directory of the file system that it will be on, and
-    `open_parent` opens (or makes) the directory that it will be in.
+    `open_parent` opens (or makes) the directory that it will be in. Without a `mode` it has the permission bits of the
+    file that it replaces, as that is at `commit`; never its setuid and setgid bits, which a write takes away too.
     """
 
     def __init__(
-        self, path: str, near: int, owner: Owner | None, mode: int, open_parent: Callable[[], int]
+        self, path: str, near: int, owner: Owner | None, mode: int | None, open_parent: Callable[[], int]
     ) -> None:
         self._path = path
         self._owner = owner
+        self._keeps_mode = mode is None
         self._open_parent = open_parent
         self._name: str | None = None
         self._near = os.dup(near)
         try:
             with acting_as(owner):
                 self._fd = self._create()
-            os.fchmod(self._fd, mode)
+            os.fchmod(self._fd, NEW_MODE if mode is None else mode)
         except BaseException:
             os.close(self._near)
             raise
@@ -88,6 +93,8 @@ class PendingFile:
             with translated(self._path), closing(self._open_parent()) as parent:
                 require_data(parent, self._path)
                 refuse_mount(parent, name, self._path)
+                if self._keeps_mode:
+                    self._take_mode(parent, name)
                 with acting_as(self._owner):
                     self._place(parent, name)
                 return os.fstat(self._fd)
@@ -116,6 +123,12 @@ class PendingFile:
         self._name = _temporary_name()
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
         return os.open(self._name, flags, 0o600, dir_fd=self._near)
+
+    def _take_mode(self, fd: int, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(self._fd, status.st_mode & 0o777)
 
     def _place(self, fd: int, name: str) -> None:
         if self._name is None:

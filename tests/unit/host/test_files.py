@@ -34,7 +34,7 @@ def read(tree: GuestTree, path: str) -> bytes:
         return file.read()
 
 
-def write(tree: GuestTree, path: str, data: bytes = b"new", mode: int = 0o644) -> os.stat_result:
+def write(tree: GuestTree, path: str, data: bytes = b"new", mode: int | None = 0o644) -> os.stat_result:
     pending = tree.write(path, None, mode)
     try:
         pending.write(data)
@@ -358,3 +358,61 @@ def test_nothing_stays_open(root: Path, tree: GuestTree) -> None:
                 elif type(result) is int:
                     os.close(result)
     assert descriptors() == before
+
+
+def test_without_a_mode_that_of_the_replaced_file_stays(root: Path, tree: GuestTree) -> None:
+    def mode(name: str) -> int:
+        return stat.S_IMODE((root / name).stat().st_mode)
+
+    before = os.umask(0o077)
+    try:
+        write(tree, "/new", mode=None)
+    finally:
+        os.umask(before)
+    assert mode("new") == 0o644
+    (root / "run.sh").touch()
+    (root / "run.sh").chmod(0o4755)
+    (root / "link").symlink_to("run.sh")
+    write(tree, "/link", mode=None)
+    assert (mode("run.sh"), read(tree, "/run.sh")) == (0o755, b"new")
+    write(tree, "/run.sh", mode=0o600)
+    assert mode("run.sh") == 0o600
+
+
+def test_the_mode_that_stays_is_that_of_the_moment_of_the_commit(root: Path, tree: GuestTree) -> None:
+    (root / "file").touch(0o644)
+    pending = tree.write("/file", None, None)
+    (root / "file").chmod(0o750)
+    assert stat.S_IMODE(pending.commit().st_mode) == 0o750
+
+
+def test_paths_are_resolved_to_what_they_lead_to(root: Path, tree: GuestTree, tmp_path: Path) -> None:
+    write(tree, "/data/v2/sub/file", b"12345")
+    write(tree, "/data/v2/beside")
+    (root / "current").symlink_to("data/v2/sub")
+    (root / "data" / "v2" / "sub" / "up").symlink_to("../beside")
+    (root / "abs").symlink_to("/current/up")
+    for path, real in (
+        ("/current/file", "/data/v2/sub/file"),
+        ("/current/up", "/data/v2/beside"),
+        ("/abs", "/data/v2/beside"),
+        ("/current/..", "/data/v2"),
+        ("/", "/"),
+    ):
+        assert tree.resolve(path).path == real
+    assert tree.resolve("/current/file").status.st_size == 5
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "loop").symlink_to("loop")
+    for path in ("/out", "/none", "/loop"):
+        with pytest.raises((NotFound, Forbidden)):
+            tree.resolve(path)
+
+
+def test_odd_names_are_resolved_as_they_are(root: Path, tree: GuestTree) -> None:
+    for name in ("here (deleted)", "\udcff", "a\\b\n"):
+        write(tree, f"/{name}")
+        (root / "link").symlink_to(name)
+        assert tree.resolve("/link").path == f"/{name}"
+        tree.remove("/link")
+    with GuestTree(os.open("/", os.O_PATH | os.O_DIRECTORY)) as host:
+        assert host.resolve(str(root)).path == str(root.resolve())

@@ -323,9 +323,10 @@ class FakeFiles:
         for start in range(0, len(data), 1000):
             yield data[start : start + 1000]
 
-    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int = 0o644) -> Entry:
+    async def write(self, path: str, data: AsyncIterator[bytes], user: str, mode: int | None = None) -> Entry:
         content = b"".join([chunk async for chunk in data])
-        self.content[path], self.owners[path], self.modes[path] = content, user, mode
+        self.content[path], self.owners[path] = content, user
+        self.modes[path] = self.modes.get(path, 0o644) if mode is None else mode
         return await self.stat(path)
 
     async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:

@@ -11,16 +11,18 @@ from datetime import UTC, datetime
 from starlette.datastructures import Headers
 
 from corral.api.e2b.rpc import RpcError
+from corral.api.e2b.shapes import variables_of
 from corral.engine.engine import Engine
 from corral.engine.ports import Entry, EntryKind, GuestFiles
-from corral.errors import Conflict, CorralError, Forbidden, NotFound
+from corral.errors import Conflict, CorralError, Forbidden, InvalidInput, NotFound
 from corral.model.ids import TenantId, check_guest_path
 from corral.model.sandbox import Sandbox
 from corral.protocol.e2b.filesystem import EntryInfo
 from corral.wire.connect import Code
 
 MAX_TABLE = 1024 * 1024
-MAX_LINKS = 40
+NO_WORKDIR = "/"
+"""The working directory of sandboxes whose image names none."""
 DIRECTORY_SIZE = 4096
 _KINDS = {EntryKind.FILE: "FILE_TYPE_FILE", EntryKind.DIRECTORY: "FILE_TYPE_DIRECTORY"}
 _BITS = "rwxrwxrwx"
@@ -60,11 +62,7 @@ class Box:
 
     def environment(self) -> Mapping[str, str]:
         """What tells a process that it is in a sandbox, and in which."""
-        return {
-            "E2B_SANDBOX": "true",
-            "E2B_SANDBOX_ID": self.id,
-            "E2B_TEMPLATE_ID": self.sandbox.spec.template,
-        }
+        return variables_of(self.sandbox)
 
     # -- users ------------------------------------------------------------------------------------------------------
 
@@ -79,18 +77,29 @@ class Box:
 
     async def home(self, user: str) -> str:
         """Where a user's relative paths start."""
-        if user == self.sandbox.spec.user:
-            return self.sandbox.spec.workdir
-        account = await self._account(user)
+        account = await self._account(user.partition(":")[0])
         return account.home if account else "/"
+
+    async def workdir(self, user: str) -> str:
+        """Where a user is who names no directory: where the sandbox works, if its image says so, else at home."""
+        workdir = self.sandbox.spec.workdir
+        if workdir != NO_WORKDIR:
+            return workdir
+        home = await self.home(user)
+        try:
+            there = (await (await self.files()).resolve(home)).kind is EntryKind.DIRECTORY
+        except (NotFound, Conflict, Forbidden):
+            there = False
+        return home if there else workdir
 
     async def path(self, text: str, user: str) -> str:
         """An absolute path of what a client wrote. Raises RpcError."""
         if text.startswith("~") and not (text == "~" or text.startswith("~/")):
             raise RpcError(Code.INVALID_ARGUMENT, f"cannot expand '{text[:80]}': only ~ and ~/ are")
-        if text.startswith("~"):
-            account = await self._account(user)
-            text = (account.home if account else "/") + text[1:]
+        if not text:
+            text = await self.workdir(user)
+        elif text.startswith("~"):
+            text = await self.home(user) + text[1:]
         elif not text.startswith("/"):
             text = f"{await self.home(user)}/{text}"
         try:
@@ -131,14 +140,13 @@ class Box:
         shown, target = entry, None
         kind = _KINDS.get(entry.kind, "FILE_TYPE_UNSPECIFIED")
         if entry.kind is EntryKind.SYMLINK:
-            found = await self.resolved(entry)
+            found = await self.resolved(entry.path)
             target = found.path if found else entry.path
             kind = _KINDS.get(found.kind, "FILE_TYPE_UNSPECIFIED") if found else "FILE_TYPE_UNSPECIFIED"
             shown = found or entry
         # btrfs counts a directory's names only; clients take a size of zero for a missing one.
         size = max(entry.size, DIRECTORY_SIZE) if entry.kind is EntryKind.DIRECTORY else entry.size
         users, groups = await self._names("/etc/passwd"), await self._names("/etc/group")
-        modified = datetime.fromtimestamp(max(min(entry.mtime, 2.5e11), -6e10), UTC)
         return EntryInfo(
             name=_text(entry.name),
             type=kind,
@@ -148,25 +156,23 @@ class Box:
             permissions=permissions(entry),
             owner=users.get(entry.uid, str(entry.uid)),
             group=groups.get(entry.gid, str(entry.gid)),
-            modified_time=modified.isoformat().replace("+00:00", "Z"),
+            modified_time=modified_at(entry).isoformat().replace("+00:00", "Z"),
             symlink_target=None if target is None else _text(target),
             is_symlink=True if entry.kind is EntryKind.SYMLINK else None,
             metadata=entry.metadata or None,
         )
 
-    async def resolved(self, entry: Entry) -> Entry | None:
-        """What a symlink leads to at last; None for nothing or a circle."""
-        files = await self.files()
-        for _ in range(MAX_LINKS):
-            if entry.kind is not EntryKind.SYMLINK:
-                return entry
-            target = entry.target or ""
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
-            try:
-                entry = await files.stat(path)
-            except CorralError:
-                return None
-        return None
+    async def resolved(self, path: str) -> Entry | None:
+        """What is at a path, or at the end of the symlinks there; None for nothing or a circle."""
+        try:
+            return await (await self.files()).resolve(path)
+        except (NotFound, Conflict, Forbidden, InvalidInput):
+            return None
+
+
+def modified_at(entry: Entry) -> datetime:
+    """When it was changed last, as near as a date can say it."""
+    return datetime.fromtimestamp(max(min(entry.mtime, 2.5e11), -6e10), UTC)
 
 
 def permissions(entry: Entry) -> str:

@@ -36,7 +36,7 @@ async def start(
     """Start a process and follow it. It goes on when the client goes; `seconds` bound its life."""
     command = request.process
     user = await box.user()
-    cwd = await box.path(command.cwd, user) if command.cwd else await box.home(user)
+    cwd = await box.path(command.cwd or "", user)
     processes = box.engine.processes
     try:
         info = await processes.start(

@@ -11,6 +11,8 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from corral.api.bodies import streamed
-from corral.api.e2b.box import Box
+from corral.api.e2b.box import Box, modified_at
 from corral.api.e2b.calls import read_body
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.rpc import RpcError
@@ -81,10 +83,7 @@ async def download(request: Request, box: Box) -> Response:
     user = await _user(request, box)
     path = await _path(box, request.query_params.get("path", ""), user)
     files = await box.files()
-    try:
-        entry = await box.resolved(await files.stat(path))
-    except (NotFound, Conflict):
-        entry = None
+    entry = await box.resolved(path)
     if entry is None:
         raise Refusal(404, f"path '{path}' does not exist")
     if entry.kind is EntryKind.DIRECTORY:
@@ -93,7 +92,10 @@ async def download(request: Request, box: Box) -> Response:
     headers = {
         "content-disposition": f"inline; filename*=utf-8''{quote(entry.name.encode('utf-8', 'surrogateescape'))}",
         "vary": "Accept-Encoding",
+        "last-modified": format_datetime(_modified(entry), usegmt=True),
     }
+    if entry.kind is EntryKind.FILE and _is_unchanged(request.headers.get("if-modified-since"), entry):
+        return Response(status_code=304, headers=headers)
     wanted = _range(request.headers.get("range"), entry)
     if wanted is None:
         response = await streamed(files.read(path), kind)
@@ -104,6 +106,18 @@ async def download(request: Request, box: Box) -> Response:
         headers["content-range"] = f"bytes {start}-{start + size - 1}/{entry.size}"
     response.headers.update(headers)
     return response
+
+
+def _is_unchanged(since: str | None, entry: Entry) -> bool:
+    """Whether a file was not changed since a header's time, in whole seconds as it is; what is no time counts as none."""
+    try:
+        return since is not None and _modified(entry) <= parsedate_to_datetime(since).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _modified(entry: Entry) -> datetime:
+    return modified_at(entry).replace(microsecond=0)
 
 
 def _range(text: str | None, entry: Entry) -> tuple[int, int] | None:

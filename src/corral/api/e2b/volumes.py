@@ -150,7 +150,8 @@ async def _read(request: Request, files: VolumeFiles) -> Response:
 
 async def _write(request: Request, files: VolumeFiles) -> Response:
     path = await _with_parent(request, files)
-    written = await files.write(path, body_of(request), _owner(request), _number(request, "mode", 0o644))
+    mode = _number(request, "mode", 0) if "mode" in request.query_params else None
+    written = await files.write(path, body_of(request), _owner(request), mode)
     return JSONResponse(_shown(written), 201)
 
 

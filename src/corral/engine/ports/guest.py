@@ -115,6 +115,10 @@ class GuestFiles(Protocol):
     async def stat(self, path: str) -> Entry:
         """The entry itself (a symlink is not followed)."""
 
+    async def resolve(self, path: str) -> Entry:
+        """What `path` leads to, symlinks followed inside the root, under its path without symlinks. Raises Forbidden for
+        links in a circle."""
+
     async def list(self, path: str, depth: int = 1) -> list[Entry]:
         """Entries below a directory in order of path, at most 100,000."""
 
@@ -126,11 +130,12 @@ class GuestFiles(Protocol):
         path: str,
         data: AsyncIterator[bytes],
         user: str,
-        mode: int = 0o644,
+        mode: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:
         """Replace or create a regular file at once (temporary file and rename), parents created. A failed write changes
-        nothing. The new file has `metadata` (at most 4 KiB in all) and no other; where the file system keeps none, none."""
+        nothing. Without a `mode` the permission bits of the file that is replaced stay (not setuid, setgid, sticky); a new
+        one has 0644. The new file has `metadata` (at most 4 KiB in all) and no other; where the file system keeps none, none."""
 
     async def make_dir(self, path: str, user: str, mode: int = 0o755) -> bool:
         """Create a directory and its parents; False if it was there."""
