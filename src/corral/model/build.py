@@ -1,7 +1,8 @@
 """What a template is built from: stages of steps, as a Dockerfile or a builder gives them, and what is known of a build.
 
 Texts of steps may hold references to variables (`$NAME`, `${NAME:-default}`); they are expanded when the step is
-carried out, for only then is the environment of the base known.
+carried out, for only then is the environment of the base known. A text is a Dockerfile's word, with its quotes and escapes,
+but where a step is `literal`: then only references are replaced, and all else stays as it is.
 """
 
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class Copy:
     unpack: bool = False
     exclude: tuple[str, ...] = ()
     links: bool = False
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Env:
     """Set variables, for later steps and for sandboxes."""
 
     values: tuple[tuple[str, str], ...]
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class Workdir:
 
     path: str
     owner: str = ""
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class User:
 
     name: str
     sudo: bool = False
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
