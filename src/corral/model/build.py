@@ -137,10 +137,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The command that succeeds once what was started is ready."""
+    """The command that succeeds once what was started is ready, within `seconds`, all of which one try may take. None: as
+    services of sandboxes are waited for."""
 
     command: tuple[str, ...]
     by_shell: bool = False
+    seconds: float | None = None
 
 
 Step = Run | Copy | Fetch | Env | Arg | Workdir | User | Shell | Start | Ready
@@ -178,7 +180,8 @@ class BuildRequest:
     `allow` and `secrets` are what its commands may reach and use through the gateway, as for a sandbox; by default
     nothing. `fresh`: carry out every step again, whatever is known from before. `tags`: further names of the template.
     `limits` are those of the sandboxes that its commands run in, `sandbox_limits` the template's. `login` opens the
-    registries of images that stages start from. `models` hold for all sandboxes of the template, under its base's.
+    registries of images that stages start from. `settle`: seconds that the build lets run what the template starts, where
+    no command tells that it is ready. `models` hold for all sandboxes of the template, under its base's.
     """
 
     name: str
@@ -193,6 +196,7 @@ class BuildRequest:
     tags: tuple[str, ...] = ()
     sandbox_limits: Limits | None = None
     login: RegistryLogin | None = None
+    settle: float = 0.0
     models: ModelRules | None = None
 
 

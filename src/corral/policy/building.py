@@ -63,6 +63,7 @@ class State:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
+    ready_seconds: float | None = None
     pending: tuple[Directory, ...] = ()
     models: ModelRules | None = None
 
@@ -80,6 +81,7 @@ class State:
             sudo=self.sudo,
             start_command=(*self.entrypoint, *self.command),
             ready_command=self.ready,
+            ready_seconds=self.ready_seconds,
             models=self.models,
         )
 
@@ -180,7 +182,8 @@ def apply(state: State, step: Step, given: Mapping[str, str]) -> tuple[State, Ac
         case Start():
             return replace(state, command=_argv(state, step.command, step.by_shell)), None
         case Ready():
-            return replace(state, ready=_argv(state, step.command, step.by_shell)), None
+            ready = _argv(state, step.command, step.by_shell)
+            return replace(state, ready=ready, ready_seconds=step.seconds), None
         case _:
             assert_never(step)
 

@@ -41,7 +41,7 @@ def test_steps_become_those_of_corral() -> None:
         Copy(("src/*.py",), "lib/", context="archive", owner="user", mode=0o755, links=True, literal=True),
         Start((), fixed=True),
         Start((*SHELL, "serve")),
-        Ready((*SHELL, "curl localhost")),
+        Ready((*SHELL, "curl localhost"), seconds=600),
     ]
 
 

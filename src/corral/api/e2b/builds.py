@@ -34,6 +34,7 @@ from corral.protocol.e2b.templates import NewTemplate, StartBuild
 MAX_REGISTERED = 1_000
 MAX_UPLOADS = 10_000
 UPLOAD_SECONDS = 3600
+SETTLE_SECONDS = 20.0
 PAGE = 100
 _HASH = re.compile(r"[0-9a-f]{64}")
 _EXIT = re.compile(r"failed with exit code (-?\d+)")
@@ -198,6 +199,7 @@ class Builds:
             limits=made.limits,
             sandbox_limits=made.limits,
             login=login,
+            settle=SETTLE_SECONDS,
             fresh=body.force or any(step.force for step in body.steps),
             # The build's own id is a tag of it too, by which clients start sandboxes from this very build.
             tags=tuple(Reference(made.alias, tag).name for tag in (*others, made.id)),

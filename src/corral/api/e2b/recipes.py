@@ -31,6 +31,7 @@ from corral.protocol.e2b.templates import (
 )
 
 SHELL = ("/bin/bash", "-l", "-c")
+READY_SECONDS = 600.0
 USER, HOME = "user", "/home/user"
 _BASE_IMAGES = ("e2bdev/base", "e2bdev/code-interpreter", "docker.io/e2bdev/base")
 _PROVISION = """\
@@ -71,7 +72,7 @@ def recipe_of(body: StartBuild, contexts: dict[str, str], base: "Base") -> Recip
     if body.start_cmd:
         lines += [Line(Start((), fixed=True)), Line(Start((*SHELL, body.start_cmd)), "start", 0)]
     if body.ready_cmd:
-        lines.append(Line(Ready((*SHELL, body.ready_cmd)), "ready", 0))
+        lines.append(Line(Ready((*SHELL, body.ready_cmd), seconds=READY_SECONDS), "ready", 0))
     return Recipe((Stage(base.name, tuple(lines)),))
 
 
