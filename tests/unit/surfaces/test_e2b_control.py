@@ -117,3 +117,66 @@ async def test_running_sandboxes_are_counted_where_they_are_asked_for(
     await _sandbox(engine, "one", "base", "00000000000000aa")
     await _sandbox(engine, "two", "base", "00000000000000aa", State.PAUSED)
     assert (await http.get(f"/v2/sandboxes{query}")).headers.get("x-total-running") == total
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "x" * 64},
+        {"name": "-app"},
+        {"name": "_app"},
+        {"name": "app-"},
+        {"name": "app:-v1"},
+        {"name": "app", "tags": [".v1"]},
+        {"name": "app", "tags": ["v1", "-v2"]},
+        {"name": "app:0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"},
+        {"name": "app", "cpuCount": 0},
+        {"name": "app", "memoryMB": 0},
+    ],
+)
+async def test_builds_that_could_not_be_kept_are_refused_at_once(
+    http: httpx2.AsyncClient, body: dict[str, Any]
+) -> None:
+    for path in ("/v3/templates", "/v2/templates"):
+        assert (await http.post(path, json=body)).status_code == 400
+
+
+async def _build(http: httpx2.AsyncClient, tags: list[str]) -> httpx2.Response:
+    made = (await http.post("/v3/templates", json={"name": "app", "tags": tags})).json()
+    path = f"/v2/templates/{made['templateID']}/builds/{made['buildID']}"
+    return await http.post(path, json={"fromImage": "e2bdev/base"})
+
+
+async def test_a_former_build_that_is_forgotten_is_in_nobodys_way(
+    http: httpx2.AsyncClient, builds: _Builds
+) -> None:
+    await _build(http, ["v1"])
+    builds.forgotten.add("1")
+    assert (await _build(http, ["v1"])).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("tags", "cancelled"), [(["v1"], ["1"]), (["v1", "v3"], ["1"]), (["v3"], []), (["v3", "v2"], ["1"])]
+)
+async def test_a_build_takes_the_place_of_one_of_the_same_tag(
+    http: httpx2.AsyncClient, builds: _Builds, tags: list[str], cancelled: list[str]
+) -> None:
+    for chosen in (["v1", "v2"], tags):
+        assert (await _build(http, chosen)).status_code == 202
+    assert builds.cancelled == cancelled
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/templates/app/tags/groups"),
+        ("GET", "/templates/app/tags/v1/assignments"),
+        ("POST", "/templates"),
+        ("POST", "/templates/app"),
+        ("POST", "/templates/app/builds/0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"),
+    ],
+)
+async def test_what_is_not_there_says_so(http: httpx2.AsyncClient, method: str, path: str) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == 501
+    assert "not supported by Corral" in answer.json()["message"]
