@@ -119,7 +119,10 @@ class _Run:
         if last.state.config().start_command or last.state.ready:
             self._tell("trying what it starts")
             async with self._sandbox(tuple(last.layers), last.state.config(), starts=True):
-                pass
+                if not last.state.ready and self._request.settle:
+                    # Nothing tells when it is ready: time is all that it can be given.
+                    self._tell(f"giving it {self._request.settle:g} seconds")
+                    await asyncio.sleep(self._request.settle)
         self._tell("keeping the template")
         source = f"build:{recipe.stages[needed[-1]].base}"[:200]
         layers = tuple(last.layers)

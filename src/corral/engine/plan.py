@@ -216,7 +216,7 @@ def machine_for(
 
 def _services(config: TemplateConfig, more: tuple[Service, ...]) -> tuple[Service, ...]:
     """What the template starts, then what else is asked for; of one name only the latter."""
-    own = (*services_of(config.start_command, config.ready_command), *config.services)
+    own = (*services_of(config.start_command, config.ready_command, config.ready_seconds), *config.services)
     names = {service.name for service in more}
     return (*(service for service in own if service.name not in names), *more)
 

@@ -12,7 +12,6 @@ from corral.model.service import Service
 
 TAG = "service:"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_TRY_SECONDS = 30.0
 _SHOWN = 2000
 
 
@@ -61,7 +60,7 @@ class Services:
             service.user or None,
             service.cwd or None,
             service.env,
-            timeout=min(_TRY_SECONDS, service.patience),
+            timeout=min(service.attempt, service.patience),
             tag=f"{TAG}{service.name}:ready",
         )
         while True:

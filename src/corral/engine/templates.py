@@ -347,6 +347,7 @@ def config_of(image: ImportedImage) -> TemplateConfig:
         sudo=kept is not None and kept.sudo,
         start_command=kept.start_command if kept else (),
         ready_command=kept.ready_command if kept else (),
+        ready_seconds=kept.ready_seconds if kept else None,
     )
 
 

@@ -1,7 +1,8 @@
 """What a template is built from: stages of steps, as a Dockerfile or a builder gives them, and what is known of a build.
 
 Texts of steps may hold references to variables (`$NAME`, `${NAME:-default}`); they are expanded when the step is
-carried out, for only then is the environment of the base known.
+carried out, for only then is the environment of the base known. A text is a Dockerfile's word, with its quotes and escapes,
+but where a step is `literal`: then only references are replaced, and all else stays as it is.
 """
 
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class Copy:
     unpack: bool = False
     exclude: tuple[str, ...] = ()
     links: bool = False
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Env:
     """Set variables, for later steps and for sandboxes."""
 
     values: tuple[tuple[str, str], ...]
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class Workdir:
 
     path: str
     owner: str = ""
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class User:
 
     name: str
     sudo: bool = False
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +137,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The command that succeeds once what was started is ready."""
+    """The command that succeeds once what was started is ready, within `seconds`, all of which one try may take. None: as
+    services of sandboxes are waited for."""
 
     command: tuple[str, ...]
     by_shell: bool = False
+    seconds: float | None = None
 
 
 Step = Run | Copy | Fetch | Env | Arg | Workdir | User | Shell | Start | Ready
@@ -173,7 +180,8 @@ class BuildRequest:
     `allow` and `secrets` are what its commands may reach and use through the gateway, as for a sandbox; by default
     nothing. `fresh`: carry out every step again, whatever is known from before. `tags`: further names of the template.
     `limits` are those of the sandboxes that its commands run in, `sandbox_limits` the template's. `login` opens the
-    registries of images that stages start from. `models` hold for all sandboxes of the template, under its base's.
+    registries of images that stages start from. `settle`: seconds that the build lets run what the template starts, where
+    no command tells that it is ready. `models` hold for all sandboxes of the template, under its base's.
     """
 
     name: str
@@ -188,6 +196,7 @@ class BuildRequest:
     tags: tuple[str, ...] = ()
     sandbox_limits: Limits | None = None
     login: RegistryLogin | None = None
+    settle: float = 0.0
     models: ModelRules | None = None
 
 

@@ -1,6 +1,6 @@
 """Programs that a sandbox starts by itself."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from corral.errors import InvalidInput
 from corral.model.ids import check_env, check_guest_path, check_name, check_user
@@ -14,7 +14,8 @@ START = "start"
 @dataclass(frozen=True, slots=True)
 class Service:
     """A program that runs from each start of a sandbox on. The sandbox is ready once `ready`, where it is given, has
-    succeeded within `patience` seconds. `user` and `cwd` empty: the sandbox's own."""
+    succeeded within `patience` seconds; one try of it may take `attempt` seconds. `user` and `cwd` empty: the sandbox's
+    own."""
 
     name: str
     command: tuple[str, ...]
@@ -23,6 +24,7 @@ class Service:
     cwd: str = ""
     env: dict[str, str] = field(default_factory=dict)
     patience: float = 120.0
+    attempt: float = 30.0
 
     def checked(self) -> "Service":
         """Itself, or raise InvalidInput naming what is wrong."""
@@ -46,8 +48,12 @@ class Service:
         return self
 
 
-def services_of(start: tuple[str, ...], ready: tuple[str, ...]) -> tuple[Service, ...]:
-    """What a template's start and ready commands are; a ready command alone is waited for, too."""
+def services_of(
+    start: tuple[str, ...], ready: tuple[str, ...], patience: float | None = None
+) -> tuple[Service, ...]:
+    """What a template's start and ready commands are; a ready command alone is waited for, too. `patience`: how long,
+    where it is given; one try may then take all of it, for such a command may do nothing but wait."""
     if not start and not ready:
         return ()
-    return (Service(START, start or ("true",), ready),)
+    service = Service(START, start or ("true",), ready)
+    return (service if patience is None else replace(service, patience=patience, attempt=patience),)

@@ -13,9 +13,9 @@ from corral.model.service import Service
 class TemplateConfig:
     """How a sandbox of the template is run. `sudo` lets its user become the sandbox's root.
 
-    `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds. `services` are started
-    after it. `limits` are those of its sandboxes where nothing else is asked for; None: the host's defaults. `models` hold for
-    each of its sandboxes beside the sandbox's own; None: all models.
+    `start_command` is started in each sandbox; the sandbox is ready once `ready_command` succeeds, within `ready_seconds`
+    where that is given. `services` are started after it. `limits` are those of its sandboxes where nothing else is asked
+    for; None: the host's defaults. `models` hold for each of its sandboxes beside the sandbox's own; None: all models.
     """
 
     env: dict[str, str] = field(default_factory=dict)
@@ -27,6 +27,7 @@ class TemplateConfig:
     services: tuple[Service, ...] = ()
     limits: Limits | None = None
     models: ModelRules | None = None
+    ready_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import assert_never
-
-from e2b_dockerfile_utils import ShellLex
 
 from corral.errors import InvalidInput
 from corral.model.build import (
@@ -35,14 +33,10 @@ from corral.model.build import (
 from corral.model.grants import ModelRules
 from corral.model.ids import check_env, check_guest_path, check_user
 from corral.model.template import TemplateConfig
+from corral.policy.expansion import MAX_TEXT, expand, expand_literal, expand_plain
 
 DEFAULT_SHELL = ("/bin/sh", "-c")
 MAX_STEPS = 1000
-MAX_TEXT = 128 * 1024
-_MAX_EXPANDED = 1024 * 1024
-# `${NAME#pattern}`, `${NAME%pattern}`, `${NAME/pattern/text}`: patterns become regular expressions.
-_MATCHING = re.compile(r"\$\{[A-Za-z0-9_]+[#%/]")
-_MAX_MATCHED = 4096
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 
@@ -69,6 +63,7 @@ class State:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
+    ready_seconds: float | None = None
     pending: tuple[Directory, ...] = ()
     models: ModelRules | None = None
 
@@ -86,6 +81,7 @@ class State:
             sudo=self.sudo,
             start_command=(*self.entrypoint, *self.command),
             ready_command=self.ready,
+            ready_seconds=self.ready_seconds,
             models=self.models,
         )
 
@@ -165,16 +161,17 @@ def apply(state: State, step: Step, given: Mapping[str, str]) -> tuple[State, Ac
         case Fetch():
             return replace(state, pending=()), _fetch(state, step)
         case Env():
-            values = {_variable(key): expand(value, state.variables) for key, value in step.values}
+            filled = _expander(step)
+            values = {_variable(key): filled(value, state.variables) for key, value in step.values}
             return replace(state, env=check_env({**state.env, **values})), None
         case Arg():
             return _arg(state, step, given), None
         case Workdir():
-            path = absolute(expand(step.path, state.variables), state.workdir)
+            path = absolute(_expander(step)(step.path, state.variables), state.workdir)
             pending = (*state.pending, Directory(path, step.owner))
             return replace(state, workdir=path, pending=pending), None
         case User():
-            user = user_of(expand(step.name, state.variables))
+            user = user_of(_expander(step)(step.name, state.variables))
             return replace(state, user=user, final_user=user, sudo=state.sudo or step.sudo), None
         case Shell():
             if not step.argv or not step.argv[0]:
@@ -185,7 +182,8 @@ def apply(state: State, step: Step, given: Mapping[str, str]) -> tuple[State, Ac
         case Start():
             return replace(state, command=_argv(state, step.command, step.by_shell)), None
         case Ready():
-            return replace(state, ready=_argv(state, step.command, step.by_shell)), None
+            ready = _argv(state, step.command, step.by_shell)
+            return replace(state, ready=ready, ready_seconds=step.seconds), None
         case _:
             assert_never(step)
 
@@ -213,9 +211,9 @@ def _argv(state: State, command: tuple[str, ...], shell: bool) -> tuple[str, ...
 
 
 def _copy(state: State, step: Copy) -> CopyAction:
-    variables = state.variables
-    target = expand(step.target, variables)
-    sources = tuple(expand(source, variables) for source in step.sources)
+    variables, filled = state.variables, _expander(step)
+    target = filled(step.target, variables)
+    sources = tuple(filled(source, variables) for source in step.sources)
     if not target or not (sources or step.files):
         raise InvalidInput("there is nothing to copy, or no place for it", "give sources and a target")
     return CopyAction(
@@ -226,12 +224,12 @@ def _copy(state: State, step: Copy) -> CopyAction:
         ),
         target=absolute(target, state.workdir),
         directory=target.endswith(("/", "/.")) or target == "." or len(sources) + len(step.files) > 1,
-        origin=expand(step.origin, variables),
+        origin=filled(step.origin, variables),
         context=step.context,
-        owner=owner_of(expand(step.owner, variables)),
+        owner=owner_of(filled(step.owner, variables)),
         mode=_mode(step.mode),
         unpack=step.unpack,
-        exclude=tuple(expand(pattern, variables) for pattern in step.exclude),
+        exclude=tuple(filled(pattern, variables) for pattern in step.exclude),
         links=step.links,
     )
 
@@ -299,40 +297,8 @@ def absolute(path: str, workdir: str) -> str:
     return check_guest_path(posixpath.normpath("/" + posixpath.join(workdir, path)).replace("//", "/"))
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with references to variables replaced and quotes removed, as in a Dockerfile. No command is ever run.
-
-    Raises InvalidInput for a malformed reference, and for what would take long.
-    """
-    return _expand(text, variables, plain=False)
-
-
-def expand_plain(text: str, variables: Mapping[str, str]) -> str:
-    """The same for the content of a file, whose quotes are its own."""
-    return _expand(text, variables, plain=True)
-
-
-def _expand(text: str, variables: Mapping[str, str], *, plain: bool) -> str:
-    if len(text) > MAX_TEXT:
-        raise InvalidInput(f"a text of the recipe has {len(text)} characters", f"use at most {MAX_TEXT}")
-    if "$" not in text and (plain or not set(text) & {"\\", '"', "'"}):
-        return text
-    if _MATCHING.search(text) and (
-        text.count("*") > 4 or any(len(value) > _MAX_MATCHED for value in variables.values())
-    ):
-        raise InvalidInput("a pattern of the recipe would take too long to match", "use a simpler one")
-    lex = ShellLex("\\", skip_process_quotes=plain, env=variables, skip_unset_env=False)
-    try:
-        found = lex.process_word(text)
-    except ValueError as error:
-        raise InvalidInput(
-            f"a variable cannot be replaced: {error}"[:300], "see its braces and quotes"
-        ) from None
-    if len(found) > _MAX_EXPANDED:
-        raise InvalidInput(
-            "a text of the recipe becomes too large", f"use at most {_MAX_EXPANDED} characters"
-        )
-    return found
+def _expander(step: Env | Workdir | User | Copy) -> Callable[[str, Mapping[str, str]], str]:
+    return expand_literal if step.literal else expand
 
 
 def layer_key(tenant: str, below: Sequence[str], pending: Sequence[Directory], *parts: object) -> str:

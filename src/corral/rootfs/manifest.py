@@ -199,7 +199,13 @@ def _kept(labels: Any) -> KeptConfig | None:
     start, ready = found.get("start_command", []), found.get("ready_command", [])
     if not (_are_words(start) and _are_words(ready)):
         return None
-    return KeptConfig(bool(found.get("sudo")), tuple(start), tuple(ready))
+    return KeptConfig(
+        bool(found.get("sudo")), tuple(start), tuple(ready), _seconds(found.get("ready_seconds"))
+    )
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and 1 <= value <= 3600 else None
 
 
 def _are_words(value: Any) -> bool:

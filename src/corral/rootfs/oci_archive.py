@@ -167,6 +167,7 @@ def _image_config(
         "sudo": config.sudo,
         "start_command": list(config.start_command),
         "ready_command": list(config.ready_command),
+        "ready_seconds": config.ready_seconds,
     }
     run: dict[str, Any] = {
         "Env": [f"{key}={value}" for key, value in config.env.items()],

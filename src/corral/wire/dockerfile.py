@@ -34,7 +34,8 @@ from corral.model.build import (
     User,
     Workdir,
 )
-from corral.policy.building import expand, stage_named
+from corral.policy.building import stage_named
+from corral.policy.expansion import expand
 
 MAX_DOCKERFILE = 256 * 1024
 _IGNORED = ("LABEL", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER")

@@ -30,11 +30,11 @@ from corral.policy.building import (
     State,
     absolute,
     apply,
-    expand,
     initial,
     layer_key,
     stages_needed,
 )
+from corral.policy.expansion import expand, expand_literal
 
 
 def after(*steps: Step, given: dict[str, str] | None = None, state: State | None = None) -> State:
@@ -48,6 +48,31 @@ def test_variables_are_expanded_where_they_stand() -> None:
     state = after(Arg("V", "1"), Env((("A", "x$V"),)), Env((("B", '"$A y"'), ("A", "2"))))
     assert state.env == {"A": "2", "B": "x1 y"}
     assert after(Arg("V", "1"), Env((("A", "$V"),)), given={"V": "9"}).env == {"A": "9"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": "b c"}', '{"a": "b c"}'),
+        ("C:\\temp $V", "C:\\temp 1"),
+        ("it's", "it's"),
+        ("$(id) `id` $$ $1 ${ ${x.y} 5$", "$(id) `id` $$ $1 ${ ${x.y} 5$"),
+        ("$V-${V}-$NONE-${NONE:-a $V}-${V:+b}-${EMPTY-c}", "1-1--a 1-b-"),
+    ],
+)
+def test_literal_steps_keep_all_but_references(text: str, value: str) -> None:
+    state = after(Env((("V", "1"), ("EMPTY", ""))), Env((("A", text),), literal=True))
+    assert state.env["A"] == value
+
+
+def test_literal_paths_and_owners_keep_their_quotes() -> None:
+    state = after(Env((("V", "1"),)), Workdir("/it's $V", literal=True))
+    assert state.workdir == "/it's 1"
+    _, action = apply(state, Copy(("a 'b' $V",), '"c"', literal=True), {})
+    assert isinstance(action, CopyAction)
+    assert (action.sources, action.target) == (("a 'b' 1",), '/it\'s 1/"c"')
+    with pytest.raises(InvalidInput):
+        apply(state, User("'root'", literal=True), {})
 
 
 def test_arguments_are_in_commands_and_not_in_the_template() -> None:
@@ -151,6 +176,14 @@ def test_only_stages_that_are_needed_are_built() -> None:
 def test_any_text_expands_or_is_refused(text: str, variables: dict[str, str]) -> None:
     with contextlib.suppress(CorralError):
         assert isinstance(expand(text, variables), str)
+    assert isinstance(expand_literal(text, variables), str)
+
+
+def test_what_becomes_too_large_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="too large"):
+        expand_literal("$A" * 100, {"A": "a" * 60000})
+    with pytest.raises(InvalidInput, match="too large"):
+        expand_literal("${B:-" + "$A" * 60000 + "}", {"A": "a" * 60000})
 
 
 @given(st.text(max_size=100).filter(lambda text: "\0" not in text))

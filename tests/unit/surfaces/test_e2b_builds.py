@@ -36,12 +36,12 @@ def test_steps_become_those_of_corral() -> None:
     ) == [
         Run((*SHELL, "ls -l")),
         Run((*SHELL, "id"), user="root"),
-        Env((("A", "1"), ("B", "2"))),
-        Workdir("/app", "user"),
-        Copy(("src/*.py",), "lib/", context="archive", owner="user", mode=0o755, links=True),
+        Env((("A", "1"), ("B", "2")), literal=True),
+        Workdir("/app", "user", literal=True),
+        Copy(("src/*.py",), "lib/", context="archive", owner="user", mode=0o755, links=True, literal=True),
         Start((), fixed=True),
         Start((*SHELL, "serve")),
-        Ready((*SHELL, "curl localhost")),
+        Ready((*SHELL, "curl localhost"), seconds=600),
     ]
 
 
@@ -52,8 +52,8 @@ def test_a_user_is_made_and_owns_what_follows() -> None:
     assert isinstance(add, Run)
     assert add.user == "root"
     assert add.command[-2:] == ("web", "true")
-    assert user == User("web", sudo=True)
-    assert workdir == Workdir("/srv", "web")
+    assert user == User("web", sudo=True, literal=True)
+    assert workdir == Workdir("/srv", "web", literal=True)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/templates/{id}/tags", templates.list_tags),
     ("GET", "/templates/{id}/tags/count", templates.count_tags),
     ("GET", "/templates/{id}/tags/exists", templates.has_tag),
+    ("GET", "/templates/{id}/tags/groups", templates.tag_history),
+    ("GET", "/templates/{id}/tags/{tag}/assignments", templates.tag_history),
 )
 _ELSEWHERE = ("teams", "secrets", "api-keys", "access-tokens", "nodes", "admin")
 """First parts of paths that E2B has and Corral has not."""
@@ -134,7 +136,9 @@ class E2bApi:
 
 def _build_routes(builds: Builds) -> list[tuple[str, str, Handler]]:
     return [
-        ("POST", "/templates", builds.register_v1),
+        ("POST", "/templates", builds.too_old),
+        ("POST", "/templates/{id}", builds.too_old),
+        ("POST", "/templates/{id}/builds/{build}", builds.too_old),
         ("POST", "/v2/templates", builds.register_v2),
         ("POST", "/v3/templates", builds.register_v3),
         ("GET", "/templates/{id}/files/{hash}", builds.file),

@@ -5,6 +5,7 @@ the engine; which hash of a client's it is, is known here. Both are forgotten wi
 upload again.
 """
 
+import contextlib
 import hashlib
 import hmac
 import re
@@ -25,7 +26,8 @@ from corral.api.e2b.names import Reference, checked_tag, parse_reference, templa
 from corral.api.e2b.recipes import Base, base_of_image, base_of_template, login_of, recipe_of
 from corral.api.e2b.references import find_template
 from corral.engine.engine import Engine
-from corral.errors import InvalidInput
+from corral.engine.templates import check_free_name
+from corral.errors import InvalidInput, NotFound
 from corral.model.build import Build, BuildLine, BuildRequest, BuildStatus
 from corral.model.ids import TenantId
 from corral.model.sandbox import MIB, Limits
@@ -34,6 +36,7 @@ from corral.protocol.e2b.templates import NewTemplate, StartBuild
 MAX_REGISTERED = 1_000
 MAX_UPLOADS = 10_000
 UPLOAD_SECONDS = 3600
+SETTLE_SECONDS = 20.0
 PAGE = 100
 _HASH = re.compile(r"[0-9a-f]{64}")
 _EXIT = re.compile(r"failed with exit code (-?\d+)")
@@ -108,8 +111,8 @@ class Builds:
         }
         return JSONResponse(told, 202)
 
-    async def register_v1(self, call: Call) -> Response:
-        """Clients that build images themselves and push them are too old."""
+    async def too_old(self, call: Call) -> Response:
+        """Clients that build images themselves and push them."""
         raise not_supported("building by pushing an image", "update the CLI: `npm i -g @e2b/cli`")
 
     def _register(self, call: Call, body: NewTemplate) -> Registered:
@@ -119,7 +122,9 @@ class Builds:
         reference = parse_reference(call.tenant, named)
         tags = [checked_tag(tag) for tag in body.tags or []]
         if ":" in named or not tags:
-            tags.insert(0, reference.tag)
+            tags.insert(0, checked_tag(reference.tag))
+        for tag in tags:
+            check_free_name(Reference(reference.alias, tag).name)
         made = Registered(
             id=str(uuid.uuid4()),
             tenant=call.tenant,
@@ -175,7 +180,7 @@ class Builds:
     # -- building ---------------------------------------------------------------------------------------------------
 
     async def start(self, call: Call) -> Response:
-        """Begin to build; an earlier build of the same template and tags is given up."""
+        """Begin to build; an earlier build of the same template that shares a tag is given up."""
         made = self._find(call)
         body = await call.body(StartBuild)
         if made.build is not None:
@@ -183,9 +188,10 @@ class Builds:
         login = login_of(body)
         base = await self._base(call, body)
         for other in list(self._registered.values()):
-            same = (other.tenant, other.alias, other.tags) == (made.tenant, made.alias, made.tags)
-            if same and other.build is not None:
-                await self._engine.builds.cancel(made.tenant, other.build)
+            same = (other.tenant, other.alias) == (made.tenant, made.alias)
+            if same and other.build is not None and not set(made.tags).isdisjoint(other.tags):
+                with contextlib.suppress(NotFound):  # it has ended, so long ago that it is forgotten
+                    await self._engine.builds.cancel(made.tenant, other.build)
         contexts = {name: id for (tenant, name), id in self._uploads.items() if tenant == call.tenant}
         made.body = body.model_copy(update={"from_image_registry": None})
         made.skipped = len(base.before)
@@ -198,6 +204,7 @@ class Builds:
             limits=made.limits,
             sandbox_limits=made.limits,
             login=login,
+            settle=SETTLE_SECONDS,
             fresh=body.force or any(step.force for step in body.steps),
             # The build's own id is a tag of it too, by which clients start sandboxes from this very build.
             tags=tuple(Reference(made.alias, tag).name for tag in (*others, made.id)),
@@ -257,7 +264,8 @@ class Builds:
 
 def limits_of(body: NewTemplate) -> Limits:
     """Of the sandboxes of a template, those of its build included. Raises Refusal."""
-    cpus, memory = body.cpu_count or 2, body.memory_mb or 1024
+    cpus = 2 if body.cpu_count is None else body.cpu_count
+    memory = 1024 if body.memory_mb is None else body.memory_mb
     if cpus < 1:
         raise Refusal(400, "CPU count must be at least 1")
     if cpus > 32:

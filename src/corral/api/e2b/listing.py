@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 
 from corral.api.e2b.calls import digits
 from corral.api.e2b.failures import Refusal
-from corral.api.e2b.shapes import started_at, state_of
+from corral.api.e2b.shapes import started_at, state_of, template_of
 from corral.model.sandbox import Sandbox
 
 MAX_PAGE = 100
@@ -54,7 +54,8 @@ def key_of(sandbox: Sandbox) -> Key:
 
 
 def matching(sandboxes: Sequence[Sandbox], query: QueryParams, templates: set[str] | None) -> list[Sandbox]:
-    """Sandboxes that pass the query's filters. `templates`: ids that may be; None for any."""
+    """Sandboxes that pass the query's filters. `templates`: what they may be made from, as clients are told it; None for
+    any."""
     wanted = metadata_filter(query.get("metadata")).items()
     states = chosen_states(query)
     since = _time(query["startedAfter"]) if "startedAfter" in query else None
@@ -63,7 +64,7 @@ def matching(sandboxes: Sequence[Sandbox], query: QueryParams, templates: set[st
         for item in sandboxes
         if state_of(item) in states
         and wanted <= item.spec.labels.items()
-        and (templates is None or item.spec.template in templates)
+        and (templates is None or template_of(item) in templates)
         and (since is None or started_at(item) >= since)
     ]
 

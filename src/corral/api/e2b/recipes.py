@@ -1,7 +1,8 @@
 """From the steps of E2B's builder to a recipe of Corral's. Pure.
 
 E2B runs steps by a login shell of `bash`, as `user` in `/home/user` until a step says otherwise, in images that have both:
-an image from a registry gets them first.
+an image from a registry gets them first. What its steps say is meant literally, but for references to variables: a client
+that reads a Dockerfile has taken its quotes out already.
 """
 
 from corral.api.e2b.failures import Refusal, not_supported
@@ -30,6 +31,7 @@ from corral.protocol.e2b.templates import (
 )
 
 SHELL = ("/bin/bash", "-l", "-c")
+READY_SECONDS = 600.0
 USER, HOME = "user", "/home/user"
 _BASE_IMAGES = ("e2bdev/base", "e2bdev/code-interpreter", "docker.io/e2bdev/base")
 _PROVISION = """\
@@ -70,7 +72,7 @@ def recipe_of(body: StartBuild, contexts: dict[str, str], base: "Base") -> Recip
     if body.start_cmd:
         lines += [Line(Start((), fixed=True)), Line(Start((*SHELL, body.start_cmd)), "start", 0)]
     if body.ready_cmd:
-        lines.append(Line(Ready((*SHELL, body.ready_cmd)), "ready", 0))
+        lines.append(Line(Ready((*SHELL, body.ready_cmd), seconds=READY_SECONDS), "ready", 0))
     return Recipe((Stage(base.name, tuple(lines)),))
 
 
@@ -103,12 +105,12 @@ def _steps(step: Step, contexts: dict[str, str], user: str) -> tuple[list[Made],
         case "RUN", [command, *rest]:
             return [Run((*SHELL, command), user=rest[0] if rest else "")], user
         case "ENV", args if args and len(args) % 2 == 0:
-            return [Env(tuple(zip(args[::2], args[1::2], strict=True)))], user
+            return [Env(tuple(zip(args[::2], args[1::2], strict=True)), literal=True)], user
         case "WORKDIR", [path]:
-            return [Workdir(path, user)], user
+            return [Workdir(path, user, literal=True)], user
         case "USER", [name, *rest]:
             add = Run(("/bin/sh", "-c", _ADD_USER, "sh", name, rest[0] if rest else ""), user="root")
-            return [add, User(name, sudo=rest[:1] == ["true"])], name
+            return [add, User(name, sudo=rest[:1] == ["true"], literal=True)], name
         case "COPY", [source, target, *rest]:
             return [_copy(step, source, target, rest, contexts, user)], user
     raise Refusal(400, f"the step {step.type[:20]} cannot be carried out with {len(step.args)} arguments")
@@ -130,6 +132,7 @@ def _copy(step: Step, source: str, target: str, rest: list[str], contexts: dict[
         owner=owner or user,
         mode=mode,
         links=True,
+        literal=True,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.names import Reference, alias_of, build_id, is_named, parse_reference, tag_of, template_id
+from corral.model.ids import TenantId
 from corral.model.sandbox import MIB, Limits
 from corral.model.template import Template
 from corral.protocol.e2b.base import ENVD_VERSION
@@ -30,16 +31,25 @@ async def find_template(call: Call, text: str) -> Template:
     raise Refusal(404, f"tag '{reference.tag}' does not exist for template '{reference.alias}'")
 
 
+def names_of(tenant: TenantId, templates: Sequence[Template]) -> set[str]:
+    """What sandboxes of a template are told to be made from: its id, whatever build it is that they were made from; its
+    builds' own ids for those that no client of E2B made."""
+    aliases = {alias_of(item) for item in templates}
+    return {template_id(tenant, alias) for alias in aliases} | {item.id for item in templates}
+
+
 async def template_ids(call: Call, text: str) -> set[str]:
-    """Ids, in Corral, of the builds that a filter names; none for an unknown one. Raises Refusal."""
+    """The ids that sandboxes have of the template that a filter names, also of one that is gone. Raises Refusal."""
     if ":" in text:
         raise Refusal(400, "validation error: a template filter has no tag")
     try:
-        return {item.id for item in (await templates_of(call, text))[1]}
+        alias = parse_reference(call.tenant, text).alias
     except Refusal as refusal:
         if refusal.status != 404:
             raise
         return set()
+    found = [item for item in await call.engine.templates.list(call.tenant) if is_named(item, alias)]
+    return {alias, template_id(call.tenant, alias)} | names_of(call.tenant, found)
 
 
 def shape_of(template: Template, siblings: Sequence[Template]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from corral.api.context import opened_networks
 from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.calls import VISIBLE, Call
 from corral.api.e2b.failures import Refusal, not_supported, not_there
-from corral.api.e2b.listing import key_of, matching, page_of
+from corral.api.e2b.listing import chosen_states, key_of, matching, page_of
 from corral.api.e2b.names import alias_of, parse_reference
 from corral.api.e2b.network import check_ingress, egress_of, route_of
 from corral.api.e2b.references import find_template, next_token, template_ids
@@ -147,7 +147,7 @@ async def list_v2(call: Call) -> Response:
     page = page_of(found, [key_of(item) for item in found], query)
     running = sum(1 for item in found if shapes.state_of(item) == "running")
     headers = next_token(page.next)
-    if "running" in (query.get("state") or "running"):
+    if "running" in chosen_states(query):
         headers["x-total-running"] = str(running)
     return JSONResponse([shapes.listed(item).to_dict() for item in page.items], headers=headers)
 

@@ -3,7 +3,7 @@
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b.calls import VISIBLE, Call
-from corral.api.e2b.failures import Refusal
+from corral.api.e2b.failures import Refusal, not_supported
 from corral.api.e2b.listing import page_of
 from corral.api.e2b.names import (
     DEFAULT_TAG,
@@ -16,7 +16,9 @@ from corral.api.e2b.names import (
     tag_of,
     template_id,
 )
-from corral.api.e2b.references import find_template, next_token, shape_of, templates_of
+from corral.api.e2b.references import find_template, names_of, next_token, shape_of, templates_of
+from corral.api.e2b.shapes import template_of
+from corral.engine.templates import BASE
 from corral.model.template import Template
 from corral.protocol.e2b.templates import AssignTags, DeleteTags, UpdateTemplate
 
@@ -67,28 +69,37 @@ async def get_template(call: Call) -> Response:
 
 async def get_alias(call: Call) -> Response:
     """Whether there is a template of that name."""
-    template = await find_template(call, call.parameter("alias"))
-    told = {"templateID": template_id(call.tenant, alias_of(template)), "public": False}
-    return JSONResponse(told)
+    alias = await _alias(call, call.parameter("alias"))
+    return JSONResponse({"templateID": template_id(call.tenant, alias), "public": False})
 
 
 async def update_template(call: Call) -> Response:
     """Templates belong to their tenant: they cannot be made public."""
-    template = await find_template(call, call.parameter("id"))
+    alias = await _alias(call, call.parameter("id"))
     if (await call.body(UpdateTemplate, optional=True)).public:
         raise Refusal(400, "templates of Corral belong to one tenant: they cannot be public")
-    return JSONResponse({"names": [alias_of(template)]})
+    return JSONResponse({"names": [alias]})
+
+
+async def _alias(call: Call, text: str) -> str:
+    """The alias of the template that a client names; a tag must be one of its own. Raises Refusal."""
+    if parse_reference(call.tenant, text).name == BASE:
+        return BASE  # it is built by the first create from it
+    if ":" in text:
+        return alias_of(await find_template(call, text))
+    return alias_of((await templates_of(call, text))[1][0])
 
 
 async def delete_template(call: Call) -> Response:
     """Remove a template with all its tags, or the one tag that is named."""
     text = call.parameter("id")
     reference, found = await templates_of(call, text)
+    names = names_of(call.tenant, found)
     if ":" in text and reference.tag != DEFAULT_TAG:
         found = [await find_template(call, text)]
-    sandboxes = call.engine.sandboxes.list(call.tenant)
-    used = {item.spec.template for item in sandboxes if item.state in VISIBLE}
-    if any(item.id in used for item in found):
+        names = {found[0].id}
+    sandboxes = [item for item in call.engine.sandboxes.list(call.tenant) if item.state in VISIBLE]
+    if any(item.spec.template in names or template_of(item) in names for item in sandboxes):
         raise Refusal(400, f"template '{reference.alias}' is used by sandboxes: kill them first")
     for item in found:
         await call.engine.templates.remove(call.tenant, item.id)
@@ -120,6 +131,11 @@ async def has_tag(call: Call) -> Response:
     _, found = await templates_of(call, call.parameter("id"))
     tag = checked_tag(call.request.query_params.get("tag", ""))
     return JSONResponse({"exists": tag in map(tag_of, found), "normalizedTag": tag})
+
+
+async def tag_history(call: Call) -> Response:
+    """What a tag pointed to before; only what it points to now is kept."""
+    raise not_supported("the history of tags", "GET /templates/{id}/tags tells what tags a template has")
 
 
 async def assign_tags(call: Call) -> Response:

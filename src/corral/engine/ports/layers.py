@@ -121,6 +121,7 @@ class KeptConfig:
     sudo: bool
     start_command: tuple[str, ...]
     ready_command: tuple[str, ...]
+    ready_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
