@@ -329,6 +329,9 @@ def config_of(image: ImportedImage) -> TemplateConfig:
         sudo=kept is not None and kept.sudo,
         start_command=kept.start_command if kept else (),
         ready_command=kept.ready_command if kept else (),
+        services=kept.services if kept else (),
+        limits=kept.limits if kept else None,
+        models=kept.models if kept else None,
     )
 
 
