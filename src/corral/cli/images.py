@@ -24,16 +24,19 @@ Examples:
 @json_option
 @pass_app
 def export_template(app: App, name: str, path: str, as_json: bool) -> None:
-    """Write a template or checkpoint as an OCI image: to the file PATH, to the directory PATH/, or to stdout (-)."""
+    """Write a template or checkpoint as an OCI image: to the file PATH, to the directory PATH/, or to stdout (-).
+    Saved processes (a checkpoint with --memory) stay here: an image holds files."""
     from corral.sdk.layouts import write_archive, write_layout
 
     if path == "-":
         if sys.stdout.isatty() or as_json:
             raise InvalidInput("an archive is not for a terminal", "give a file's name, or a pipe")
+        _tell_memory(app, name)
         for chunk in app.client.export_template(name):
             sys.stdout.buffer.write(chunk)
         return
     target = Path(path)
+    _tell_memory(app, name)
     with progress(f"exporting {name}"):
         chunks = app.client.export_template(name)
         whole = write_layout if path.endswith("/") or target.is_dir() else write_archive
@@ -43,6 +46,11 @@ def export_template(app: App, name: str, path: str, as_json: bool) -> None:
     else:
         say(path)
         note(size(count))
+
+
+def _tell_memory(app: App, name: str) -> None:
+    if app.client.get_template(name).memory is not None:
+        note(f"note: {name} has saved processes, which no image can hold: its files alone are exported")
 
 
 @click.command(

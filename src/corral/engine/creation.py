@@ -17,7 +17,7 @@ from corral.engine.running import Running
 from corral.engine.suspension import Suspension
 from corral.engine.templates import Templates
 from corral.engine.volumes import Volumes
-from corral.errors import Conflict, HostError, NoCapacity
+from corral.errors import Conflict, HostError, NoCapacity, NotFound
 from corral.model.budget import Window
 from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
@@ -67,15 +67,7 @@ class Creation:
         Raises InvalidInput, NotFound (template, secret, volume), Conflict (name), Unsupported, NoCapacity and DiskFull (there is no
         room, and `request` does not queue, or did in vain).
         """
-        request = await self._hooks.complete(tenant, checked(request))
-        await self._check_money(tenant, request)
-        spec, template = await self._plan(tenant, request)
-        self._hooks.on_demand(spec)
-        with self._registry.promised(tenant, spec.name):
-            while (spare := self._registry.spare_like(spec)) is not None:
-                if (claimed := await self._claim(spare, spec, template, request)) is not None:
-                    return claimed
-            return await self._make(spec, template, request)
+        return await self._create(tenant, checked(request))
 
     async def make_spare(self, tenant: TenantId, request: CreateRequest) -> Sandbox:
         """A sandbox that waits for a create to take it over. Raises what `create` raises."""
@@ -103,6 +95,31 @@ class Creation:
         grant = await self._store.grant_of(origin.id)
         request = CreateRequest(name=name, limits=spec.limits, models=grant.models, forked=True)
         return await self._make(spec, template, request)
+
+    async def _create(self, tenant: TenantId, asked: CreateRequest, *, again: bool = False) -> Sandbox:
+        request = await self._hooks.complete(tenant, asked)
+        await self._check_money(tenant, request)
+        spec, template = await self._plan(tenant, request)
+        self._hooks.on_demand(spec)
+        try:
+            with self._registry.promised(tenant, spec.name):
+                while (spare := self._registry.spare_like(spec)) is not None:
+                    if (claimed := await self._claim(spare, spec, template, request)) is not None:
+                        return claimed
+                return await self._make(spec, template, request)
+        except NotFound:
+            # A template may be made anew before its sandbox is there, which in a queue may be minutes: its name was asked
+            # for, and has another one now.
+            if again or await self._is_there(template):
+                raise
+        return await self._create(tenant, asked, again=True)
+
+    async def _is_there(self, template: Template) -> bool:
+        try:
+            await self._store.template(template.id)
+        except NotFound:
+            return False
+        return True
 
     async def _plan(
         self, tenant: TenantId, request: CreateRequest, *, spare: bool = False

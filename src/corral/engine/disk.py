@@ -12,7 +12,7 @@ from corral.engine.volumes import Volumes
 from corral.errors import CorralError, NotFound
 from corral.model.ids import LayerDigest, TenantId
 from corral.model.template import Template
-from corral.policy.retention import Retention, expired, shares
+from corral.policy.retention import Retention, expired, released, shares
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed, or would be."""
+    """What was removed, or would be, and the bytes that this gives back in all: also what only they shared."""
 
     removed: list[Use]
     freed: int
@@ -110,14 +110,17 @@ class Disk:
         removed = [
             use for use in await self._of_templates(tenant) if use.name in {item.name for item in gone}
         ]
+        running = {sandbox.spec.template for sandbox in self._registry.all()}
+        freed = released(gone, await self._in_use(), running, await self._sizes())
         if unused := await self._unused():
             removed.append(unused)
+            freed += unused.own
         if not dry_run:
             for template in gone:
                 log.info("checkpoint %s is beyond what is kept, and removed", template.name)
                 await self._templates.remove(tenant, template.id)
             await self._templates.prune()
-        return Pruned(removed, sum(use.own for use in removed))
+        return Pruned(removed, freed)
 
     async def tidy(self, made: Template) -> None:
         """What a new checkpoint is the occasion for: those beyond what the operator lets be kept are removed, and one on a
@@ -136,10 +139,8 @@ class Disk:
             return []
         mine = await self._templates.list(tenant)
         pooled = {pool.template for pool in await self._store.pools() if pool.tenant == tenant}
-        owns = {
-            key: share.own for key, share in shares(mine, await self._in_use(), await self._sizes()).items()
-        }
-        return expired([item for item in mine if item.name not in pooled], rules, owns)
+        loose = [item for item in mine if item.name not in pooled]
+        return expired(loose, rules, await self._in_use(), await self._sizes())
 
     async def _of_templates(self, tenant: TenantId) -> list[Use]:
         mine = await self._templates.list(tenant)

@@ -11,6 +11,8 @@ only what git ignores there (dependencies, build results): the rest comes in aga
 import asyncio
 import hashlib
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 Strip = Callable[[Sandbox], Awaitable[Sequence[str]]]
 """Takes all of a sandbox's repository away but what git ignores there; what else was new there."""
 _IGNORE_RULES = ("**/.gitignore",)
+FIRST_WAIT, LONGEST_WAIT = 60.0, 3600.0
+"""Seconds until a renewal that failed is tried again: the first one, doubled with each failure up to the longest."""
 
 
 class FilesDigest(Protocol):
@@ -64,6 +68,24 @@ class _Plan:
         return f"setup-{self.setup.name[:40].rstrip('-')}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How often a step of a renewal has failed in a row, last `at` a steady time, and why."""
+
+    times: int
+    at: float
+    why: str
+
+    @property
+    def until(self) -> float:
+        return self.at + min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.times - 1, 10))
+
+    def told(self, now: float) -> str:
+        times = "once" if self.times == 1 else f"{self.times} times"
+        wait = max(1, math.ceil((self.until - now) / 60))
+        return f"a new one failed {times}, and is tried again in {wait} min at the earliest: {self.why}"
+
+
 class Projects:
     """The setups of all tenants' repositories."""
 
@@ -78,6 +100,7 @@ class Projects:
         tasks: TaskOwner,
         digest: FilesDigest,
         strip: Strip,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._layers = layers
         self._templates = templates
@@ -88,7 +111,10 @@ class Projects:
         self._digest = digest
         self._strip = strip
         self._locks: dict[tuple[TenantId, str], asyncio.Lock] = {}
+        self._steady = steady
         self._renewing: set[tuple[TenantId, str]] = set()
+        self._failures: dict[str, _Failure] = {}
+        """Of renewals, by the key of the step: other text or other files are tried at once."""
 
     async def complete(self, tenant: TenantId, request: CreateRequest) -> CreateRequest:
         """The request with the template of its repository's setup, which is done now where that is needed.
@@ -103,8 +129,7 @@ class Projects:
         if layers is None:
             former = await self._former(plan) if setup.serve_stale else None
             if former is not None:
-                self._renew(plan)
-                _tell(request, "starting from the setup as it was; a new one is being made")
+                _tell(request, f"starting from the setup as it was; {await self._renew(plan)}")
                 return replace(request, template=former.id, setup=None)
             template = await self._make(plan, request.progress)
         else:
@@ -144,13 +169,19 @@ class Projects:
 
     async def _known(self, plan: _Plan) -> tuple[LayerDigest, ...] | None:
         """The layers of the whole setup, if all are known."""
+        layers, missing = await self._reached(plan)
+        return layers if missing is None else None
+
+    async def _reached(self, plan: _Plan) -> tuple[tuple[LayerDigest, ...], str | None]:
+        """The layers that are known, and the key of the first step that is not."""
         layers = plan.base.layers
         for number in range(len(plan.setup.steps)):
-            layer = await self._layers.known(self._key(plan, number, layers))
+            key = self._key(plan, number, layers)
+            layer = await self._layers.known(key)
             if layer is None:
-                return None
+                return layers, key
             layers = (*layers, layer)
-        return layers
+        return layers, None
 
     async def _former(self, plan: _Plan) -> Template | None:
         try:
@@ -179,20 +210,39 @@ class Projects:
                 layers = (*layers, layer)
             return await self._publish(plan, layers)
 
-    def _renew(self, plan: _Plan) -> None:
-        key = (plan.tenant, plan.name)
-        if key in self._renewing:
-            return
-        self._renewing.add(key)
-        self._tasks.start(self._make_quietly(plan), name=f"setup-{plan.name}")
+    async def _renew(self, plan: _Plan) -> str:
+        """Have the setup done in the background, unless its next step failed a short while ago; what to say of that."""
+        _, step = await self._reached(plan)
+        key, failure = (plan.tenant, plan.name), self._failures.get(step or "")
+        if key not in self._renewing:
+            if failure is not None and (now := self._steady()) < failure.until:
+                return failure.told(now)
+            self._renewing.add(key)
+            self._tasks.start(self._make_quietly(plan), name=f"setup-{plan.name}")
+        return "a new one is being made"
 
     async def _make_quietly(self, plan: _Plan) -> None:
         try:
             await self._make(plan, None)
         except CorralError as error:
             log.warning("the setup of %s failed, and the former one goes on: %s", plan.request.repo, error)
+            await self._note_failure(plan, error)
         finally:
             self._renewing.discard((plan.tenant, plan.name))
+
+    async def _note_failure(self, plan: _Plan, error: CorralError) -> None:
+        _, step = await self._reached(plan)
+        if step is None:
+            return
+        now, former = self._steady(), self._failures.get(step)
+        # What nobody has tried for long is forgotten: there is one for each state of each repository's files.
+        self._failures = {
+            key: failure
+            for key, failure in self._failures.items()
+            if now < failure.until + LONGEST_WAIT and key != step
+        }
+        why = " ".join(error.message.split())[:200]
+        self._failures[step] = _Failure(former.times + 1 if former else 1, now, why)
 
     async def _do(
         self, plan: _Plan, step: SetupStep, layers: tuple[LayerDigest, ...], progress: Progress | None

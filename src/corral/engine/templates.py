@@ -348,6 +348,9 @@ def config_of(image: ImportedImage) -> TemplateConfig:
         start_command=kept.start_command if kept else (),
         ready_command=kept.ready_command if kept else (),
         ready_seconds=kept.ready_seconds if kept else None,
+        services=kept.services if kept else (),
+        limits=kept.limits if kept else None,
+        models=kept.models if kept else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 ```
 DATA/contexts/TENANT/ID/   archive.tar (plain) and index (a line per entry); TENANT and ID are hashes
+DATA/contexts/plan-…/      what one copy takes, while it is under way
 ```
 
 An archive is known by the digest of its plain form, to the tenant that uploaded it alone.
@@ -38,6 +39,8 @@ MAX_ADDED = 8 << 30
 MAX_ADDED_ENTRIES = 1_000_000
 """Of all archives that one copy unpacks, together."""
 KEPT_SECONDS = 24 * 3600.0
+_PLAN = "plan-"
+"""How the directory of a copy's plan begins; it lies beside the tenants' ones."""
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -105,7 +108,7 @@ class ArchiveStore:
         base = await asyncio.to_thread(self._store.ids_of, below)
         async with in_thread(self._store.staging()) as upper:
             await asyncio.to_thread(os.chown, upper, base, base)
-            with tempfile.TemporaryDirectory(prefix="plan-", dir=self._made_root()) as folder:
+            with tempfile.TemporaryDirectory(prefix=_PLAN, dir=self._made_root()) as folder:
                 plan = Path(folder) / "plan"
                 tar = self._folder(tenant, archive) / "archive.tar" if archive else plan
                 await asyncio.to_thread(_write_plan, plan, placed)
@@ -132,7 +135,7 @@ class ArchiveStore:
             return await asyncio.to_thread(self._store.add_layer, upper, below, base)
 
     async def tidy(self) -> None:
-        """Remove archives that were not used for a day."""
+        """Remove archives that were not used for a day, and what a daemon that was killed has left."""
         await asyncio.to_thread(_tidy, self._root)
 
     # -- parts
@@ -210,7 +213,8 @@ def _read_items(path: Path) -> dict[str, Item] | None:
 
 def _tidy(root: Path) -> None:
     limit = time.time() - KEPT_SECONDS
-    for folder in root.glob("*/*"):
+    # Plans, too: a daemon that was killed leaves them.
+    for folder in (*root.glob("*/*"), *root.glob(f"{_PLAN}*")):
         try:
             if folder.stat().st_mtime < limit:
                 shutil.rmtree(folder, ignore_errors=True)

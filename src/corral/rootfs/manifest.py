@@ -10,6 +10,7 @@ from typing import Any
 from corral.engine.ports import KeptConfig
 from corral.errors import CorralError, InvalidInput, TooLarge, Unsupported, UpstreamFailed
 from corral.model.ids import check_env, check_guest_path, check_user
+from corral.rootfs.label import read_label
 
 MAX_MANIFEST = 4 << 20
 MAX_DOWNLOAD = 20 << 30
@@ -95,11 +96,6 @@ class Manifest:
         return sum(layer.size for layer in self.layers)
 
 
-LABEL = "dev.corral.template"
-"""Label of an exported template with what an image has no place for, as JSON."""
-MAX_LABEL = 256 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
     """What Corral honours of an image's configuration, and the digests of its unpacked layers."""
@@ -167,7 +163,7 @@ def parse_manifest(raw: bytes) -> Manifest:
 
 def parse_config(raw: bytes, layers: int) -> ImageConfig:
     """Raises UpstreamFailed for a configuration that is malformed or does not fit `layers` layers, InvalidInput
-    for a user or directory that Corral cannot take."""
+    for a user, directory or label of Corral's own that it cannot take."""
     document = _document(raw)
     rootfs = document.get("rootfs")
     diff_ids = _list(rootfs if isinstance(rootfs, dict) else {}, "diff_ids", MAX_IMAGE_LAYERS)
@@ -181,35 +177,8 @@ def parse_config(raw: bytes, layers: int) -> ImageConfig:
         env=_environment(config.get("Env") or []),
         user=_user(config.get("User") or ""),
         workdir=check_guest_path(str(config.get("WorkingDir") or "/")),
-        kept=_kept(config.get("Labels")),
+        kept=read_label(config.get("Labels")),
     )
-
-
-def _kept(labels: Any) -> KeptConfig | None:
-    """What an exported template's label says; None without one, or for one that makes no sense."""
-    text = labels.get(LABEL) if isinstance(labels, dict) else None
-    if not isinstance(text, str) or len(text) > MAX_LABEL:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
-        return None
-    start, ready = found.get("start_command", []), found.get("ready_command", [])
-    if not (_are_words(start) and _are_words(ready)):
-        return None
-    return KeptConfig(
-        bool(found.get("sudo")), tuple(start), tuple(ready), _seconds(found.get("ready_seconds"))
-    )
-
-
-def _seconds(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and 1 <= value <= 3600 else None
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) and "\0" not in word for word in value)
 
 
 def parse_index(raw: bytes) -> str:

@@ -30,9 +30,9 @@ from corral.rootfs import archive_index, oci_layer
 from corral.rootfs.archive_index import read_index
 from corral.rootfs.images import MAX_BYTES, unpack_layer
 from corral.rootfs.index import LayerIndex
+from corral.rootfs.label import LABEL, write_label
 from corral.rootfs.manifest import (
     ARCHITECTURES,
-    LABEL,
     MAX_DOWNLOAD,
     MAX_MANIFEST,
     ImageConfig,
@@ -163,17 +163,11 @@ def _image_config(
     layers: Sequence[oci_layer.Written], config: TemplateConfig, created: datetime
 ) -> dict[str, Any]:
     machine = platform.machine()
-    kept = {
-        "sudo": config.sudo,
-        "start_command": list(config.start_command),
-        "ready_command": list(config.ready_command),
-        "ready_seconds": config.ready_seconds,
-    }
     run: dict[str, Any] = {
         "Env": [f"{key}={value}" for key, value in config.env.items()],
         "User": config.user,
         "WorkingDir": config.workdir,
-        "Labels": {LABEL: json.dumps(kept, sort_keys=True)},
+        "Labels": {LABEL: write_label(config)},
     }
     if config.start_command:
         run["Cmd"] = list(config.start_command)

@@ -12,6 +12,7 @@ import pytest
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.checkpoints import Checkpoints
+from corral.engine.disk import Disk, Space
 from corral.engine.events import Events
 from corral.engine.hooks import Hooks
 from corral.engine.plan import CreateRequest
@@ -31,6 +32,7 @@ from corral.model.lifecycle import State
 from corral.model.sandbox import GIB, Limits, Sandbox, SandboxSpec
 from corral.model.secrets import Secret
 from corral.model.template import TemplateConfig
+from corral.policy.retention import Retention
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeDriver, FakeGateway, FakeLayers, FakeMachine, FakeVolumeDisk
 
@@ -412,6 +414,39 @@ async def test_layers_of_a_removed_template_go_with_its_last_sandbox(world: Worl
     assert world.layers.kept == {FakeLayers.BASE}
 
 
+async def test_a_prune_tells_what_comes_back_of_all_that_go_together(world: World) -> None:
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
+    for number in range(1, 4):  # each on top of the one before
+        await world.checkpoints.make(DEFAULT_TENANT, "one", f"mark{number}")
+        world.clock.time += timedelta(minutes=1)
+        await engine.remove(DEFAULT_TENANT, "one")
+        await engine.create(DEFAULT_TENANT, CreateRequest(name="one", template=f"mark{number}"))
+    await engine.remove(DEFAULT_TENANT, "one")
+
+    async def space() -> Space:
+        raise NotImplementedError
+
+    disk = Disk(
+        store=world.store,
+        layers=world.layers,
+        driver=world.driver,
+        templates=world.templates,
+        registry=world.registry,
+        space=space,
+        volumes=world.volumes,
+        rules=Retention,
+    )
+    plan = await disk.prune(DEFAULT_TENANT, Retention(keep=0), dry_run=True)
+    assert [(use.name, use.own, use.shared) for use in plan.removed] == [
+        ("mark1", 0, 2),
+        ("mark2", 0, 3),
+        ("mark3", 1, 3),
+    ]
+    assert plan.freed == 3
+    assert await disk.prune(DEFAULT_TENANT, Retention(keep=0)) == plan
+
+
 @pytest.mark.parametrize(("name", "error"), [("base", Conflict), ("No Name", InvalidInput)])
 async def test_a_checkpoint_under_a_bad_name_makes_nothing(
     world: World, name: str, error: type[CorralError]
@@ -448,6 +483,42 @@ async def test_a_template_gets_fewer_layers_unless_it_was_replaced(world: World)
     assert {*shorter.layers, *first.layers} <= world.layers.kept
     assert await world.templates.flatten(first) is None
     assert [item.id for item in await world.store.templates() if item.name == "mark"] == [shorter.id]
+
+
+async def test_a_create_whose_template_is_replaced_while_it_waits_takes_the_new_one(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=16 * GIB)))
+    layers = (FakeLayers.BASE,)
+    await world.templates.publish(DEFAULT_TENANT, "mine", layers, TemplateConfig(), "a build")
+    waits = asyncio.Event()
+    wish = CreateRequest(name="one", template="mine", queue=True, progress=lambda _: waits.set())
+    async with asyncio.TaskGroup() as group:
+        making = group.create_task(engine.create(DEFAULT_TENANT, wish))
+        await waits.wait()
+        config = TemplateConfig(env={"A": "new"})
+        new = await world.templates.publish(DEFAULT_TENANT, "mine", layers, config, "another")
+        await world.templates.prune()
+        await engine.remove(DEFAULT_TENANT, "all")
+    made = making.result()
+    assert (made.spec.name, made.spec.template, made.spec.env["A"]) == ("one", new.id, "new")
+    assert [item.id for item in await world.store.sandboxes()] == [made.id]
+
+
+async def test_a_create_whose_template_is_removed_while_it_waits_says_its_name(world: World) -> None:
+    world.rules = STRICT
+    engine = world.engine()
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=16 * GIB)))
+    await world.templates.publish(DEFAULT_TENANT, "mine", (FakeLayers.BASE,), TemplateConfig(), "a build")
+    waits = asyncio.Event()
+    wish = CreateRequest(name="one", template="mine", queue=True, progress=lambda _: waits.set())
+    making = asyncio.ensure_future(engine.create(DEFAULT_TENANT, wish))
+    await waits.wait()
+    await world.templates.remove(DEFAULT_TENANT, "mine")
+    await engine.remove(DEFAULT_TENANT, "all")
+    with pytest.raises(NotFound, match="no template 'mine'"):
+        await making
+    assert await world.store.sandboxes() == []
 
 
 # -- room -------------------------------------------------------------------------------------------------------------

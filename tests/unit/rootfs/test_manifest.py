@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from corral.errors import CorralError, InvalidInput, TooLarge, Unsupported, UpstreamFailed
 from corral.rootfs.manifest import (
-    LABEL,
     MAX_DOWNLOAD,
     Reference,
     check_digest,
@@ -163,13 +162,3 @@ def test_a_blob_must_match_its_digest() -> None:
     check_digest(b"x", digest_of(b"x"), "blob")
     with pytest.raises(UpstreamFailed):
         check_digest(b"y", digest_of(b"x"), "blob")
-
-
-@pytest.mark.parametrize(
-    ("told", "kept"), [(600, 600.0), (None, None), (True, None), (-1, None), (1e9, None), ("9", None)]
-)
-def test_how_long_an_exported_template_is_waited_for(told: object, kept: float | None) -> None:
-    labels = {LABEL: json.dumps({"ready_command": ["check"], "ready_seconds": told})}
-    found = parse_config(config(config={"Labels": labels}), 2).kept
-    assert found is not None
-    assert found.ready_seconds == kept

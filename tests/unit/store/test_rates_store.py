@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.unit.store import where
 
 from corral.model.budget import Rate, RateRefusal, Rates, Refusal, Reservation, Scope, Settlement, Window
 from corral.model.ids import DEFAULT_TENANT, SandboxId
@@ -22,7 +23,7 @@ class Clock:
 
 
 async def open_store(directory: Path) -> SqlStore:
-    return await SqlStore.open(f"sqlite:///{directory}/corral.db", directory / "key", now=lambda: Clock.now)
+    return await SqlStore.open(where.url_of(directory), directory / "key", now=lambda: Clock.now)
 
 
 @pytest.fixture

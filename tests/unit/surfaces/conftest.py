@@ -387,6 +387,10 @@ class FakeTemplates:
     ) -> Template:
         return self._build(name, progress)
 
+    async def export(self, tenant: TenantId, ref: str) -> AsyncIterator[bytes]:
+        await self.get(tenant, ref)
+        yield b"archive"
+
 
 def template(name: str) -> Template:
     return Template(

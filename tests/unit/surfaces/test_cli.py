@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from corral.cli.values import Duration, Size, variables
 from corral.errors import CorralError, InvalidInput, all_errors
 from corral.model.budget import Scope, Warned, Window
 from corral.model.grants import Alias, ModelRules
-from corral.model.ids import DEFAULT_TENANT, SandboxId
+from corral.model.ids import DEFAULT_TENANT, ImageId, SandboxId
 from corral.model.route import EgressProxy, Route
+from corral.model.sandbox import Isolation, Limits
 from corral.model.secrets import Secret
+from corral.model.template import MachineState
 from corral.sdk.client import Client
 
 VALUED, FLAGS = {"-u", "--user", "-e", "--env"}, {"-i", "-t", "--tty"}
@@ -428,6 +431,17 @@ def test_templates(corral: Any, box: str) -> None:
     assert "2.0 KiB" in corral("template", "show", "deb").out
     assert corral("template", "rm", "deb").code == 0
     assert corral("checkpoint", box, "ready").out == "ready\n"
+
+
+def test_an_export_says_what_no_image_can_hold(corral: Any, engine: Any, tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    assert "saved processes" not in corral("template", "export", "base", str(path)).err
+    assert path.read_bytes() == b"archive"
+    memory = MachineState(ImageId("1" * 16), Isolation.GVISOR, "runsc", Limits(), 4096)
+    engine.templates.by_name["base"] = replace(engine.templates.by_name["base"], memory=memory)
+    told = corral("template", "export", "base", str(path), "--json")
+    assert "base has saved processes" in told.err
+    assert json.loads(told.out)["path"] == str(path)
 
 
 def test_a_certificate_is_a_file_as_others_have_it(corral: Any, engine: Any, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ from typing import Protocol
 
 from corral.engine.ports.world import Progress
 from corral.model.build import RegistryLogin
+from corral.model.grants import ModelRules
 from corral.model.ids import LayerDigest, TenantId
+from corral.model.sandbox import Limits
+from corral.model.service import Service
 from corral.model.template import Template
 from corral.policy.building import Directory
 from corral.policy.copying import Item, Placed
@@ -122,6 +125,9 @@ class KeptConfig:
     start_command: tuple[str, ...]
     ready_command: tuple[str, ...]
     ready_seconds: float | None = None
+    services: tuple[Service, ...] = ()
+    limits: Limits | None = None
+    models: ModelRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
