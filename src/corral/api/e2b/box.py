@@ -81,9 +81,11 @@ class Box:
         return account.home if account else "/"
 
     async def workdir(self, user: str) -> str:
-        """Where a user is who names no directory: where the sandbox works, if its image says so, else at home."""
-        workdir = self.sandbox.spec.workdir
-        if workdir != NO_WORKDIR:
+        """Where a user is who names no directory: where the sandbox works, if its image says so and means no home, else at
+        the user's home."""
+        spec = self.sandbox.spec
+        workdir = spec.workdir
+        if workdir not in (NO_WORKDIR, await self.home(spec.user)):
             return workdir
         home = await self.home(user)
         try:
