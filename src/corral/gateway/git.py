@@ -71,6 +71,10 @@ class GitService:
         """Close its connections."""
         await self._upstream.close()
 
+    async def renew(self) -> None:
+        """Close its connections to what is open to everybody, and make new ones from now on."""
+        await self._upstream.renew()
+
     async def serve(self, request: web.BaseRequest, path: str, query: str) -> web.StreamResponse:
         """Answer a request to `/git/…`."""
         found = route(request.method, path, query)

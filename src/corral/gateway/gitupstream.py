@@ -140,6 +140,12 @@ class GitUpstream:
             await session.close()
         self._sessions.clear()
 
+    async def renew(self) -> None:
+        """Close those whose addresses are checked, and make new ones from now on."""
+        former = self._sessions.pop(True, None)
+        if former is not None:
+            await former.close()
+
     def _session(self, *, public: bool) -> aiohttp.ClientSession:
         if public not in self._sessions:
             self._sessions[public] = aiohttp.ClientSession(

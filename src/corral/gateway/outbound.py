@@ -15,6 +15,7 @@ from corral.gateway.box import Box
 from corral.gateway.inject import Bound, Injected, Rejected, inject
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import Guard, Outgoing, coding_of, readable_codings
+from corral.model.binding import Mode, Place
 from corral.policy.egress import Allowed, Denied, Reason
 from corral.policy.paths import OVERRIDES, unsafe
 
@@ -77,6 +78,11 @@ class Call:
         """What is looked for in the answer."""
         wanted = [one.forms for one in self.bound if one.forms is not None]
         return Forms.joined(wanted) if wanted else None
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names of what may go into it, its body not being read yet."""
+        return self.injected.used | {one.name for one in self.bound if _is_late(one)}
 
     def headers(self) -> CIMultiDict[str]:
         """The fields to be sent. Where the answer is searched, it is asked for in a form that can be (G-94, G-142)."""
@@ -226,6 +232,11 @@ def distrusted(allowed: Allowed, why: str) -> Denied:
         f"the certificate of {allowed.host} is not accepted: {why or 'it is not valid'}",
         "the host's own trust decides; its operator can add a company's authority there",
     )
+
+
+def _is_late(one: Bound) -> bool:
+    """Whether a secret gets into a request after its head was made."""
+    return Place.BODY in one.binding.places or one.binding.mode in (Mode.AWS, Mode.CERTIFICATE)
 
 
 def _overrides_method(head: Head) -> bool:

@@ -37,6 +37,7 @@ from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.model.listeners import ListenerKind
 from corral.policy.addresses import parse_networks
+from corral.policy.egress import narrows
 from corral.policy.repos import PREFIX
 from corral.policy.routes import checked_route
 from corral.policy.rules import checked_policy
@@ -162,11 +163,16 @@ class Service:
             for sock in sockets:
                 sock.close()
             return
+        narrower = narrows(served.box.policy, change.egress)
         served.box.set_policy(change.egress)
         if change.route != served.box.route:
             served.box.set_route(change.route)
             self._bind(served.box)
+            narrower = True
+        if narrower:
+            # Connections that wait for the next request lead where a new one might not.
             await served.forwarder.renew()
+            await served.git.renew()
         for kind, spec, sock in zip(kinds, change.listeners, sockets, strict=True):
             await self._listen(served, kind, spec.port, sock)
 
