@@ -18,7 +18,7 @@ from corral.gateway import framing
 from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
-from corral.gateway.redact import Forms
+from corral.gateway.redact import Forms, Redactor
 from corral.gateway.upstream import Connector, resolved
 from corral.gateway.vault import Credential
 from corral.model.egress import HostRule
@@ -72,6 +72,10 @@ class Target:
     def url(self, route: Route) -> str:
         """Where a request goes."""
         return f"{self.base}/{route.path}/{route.service_path}{route.query}"
+
+    def redactor(self) -> Redactor | None:
+        """What takes the credential out of an answer, if there is one."""
+        return Redactor(self.forms, self.grant.secret or "") if self.forms is not None else None
 
 
 async def target(
