@@ -208,9 +208,7 @@ class Box:
             self._ongoing.discard(request)
 
     def set_policy(self, policy: EgressPolicy) -> None:
-        """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut. Where a
-        connection led is not known by its address: where fewer may be dialled than before, all to other hosts are cut.
-        """
+        """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut."""
         narrower = narrows(self.policy, policy)
         self.policy = policy
         self.rules = RuleBook(policy)
@@ -218,15 +216,14 @@ class Box:
         for host in sorted(host for host in self._ruled if not host.startswith("*")):
             with contextlib.suppress(NoCapacity):  # then it gets none when it is asked for either
                 self.names.address(host)
-        if narrower:
-            for transport in list(self._bound):
-                cast(asyncio.Transport, transport).abort()
-        self._judge_again()
+        self.judge_again(narrower=narrower)
 
-    def _judge_again(self) -> None:
-        """Cut what is open and could not be opened any more."""
+    def judge_again(self, *, narrower: bool = False) -> None:
+        """Cut what is open and could not be opened any more (G-308). Where a connection led is not known by its address:
+        if fewer may be dialled than before (`narrower`), all to other hosts are cut.
+        """
         for transport, way in list(self._bound.items()):
-            if isinstance(self.decide(way.host, way.port), Denied) or not way.holds():
+            if narrower or isinstance(self.decide(way.host, way.port), Denied) or not way.holds():
                 cast(asyncio.Transport, transport).abort()
         for one in list(self._ongoing):
             decision = self.decide(one.allowed.host, one.allowed.port)
@@ -273,7 +270,7 @@ class Box:
                 self.note(kind, "cut", host=host, port=port, secret=name, reason="secret-revoked")
             if gone:
                 one.cut()
-        self._judge_again()
+        self.judge_again()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""

@@ -15,6 +15,7 @@ from corral.gateway.front import Front
 from corral.gateway.inject import Bound
 from corral.gateway.multiplex import Multiplexed
 from corral.gateway.relay import Side
+from corral.gateway.service import Service, _Served
 from corral.gateway.tls import TlsClient
 from corral.model.binding import Binding, Place
 from corral.model.egress import EgressPolicy, HostRule
@@ -26,7 +27,7 @@ from corral.model.secrets import Secret
 from corral.policy.bindings import complete_binding
 from corral.policy.egress import MODEL_HOSTS, Allowed, narrows
 from corral.policy.rules import parse_rule
-from corral.wire.link import Attach, AuditRecord, GrantSpec
+from corral.wire.link import Attach, AuditRecord, GrantSpec, SetConfig, SetPolicy
 
 HOST, PORT = "open.test", 443
 OPEN = EgressPolicy((HostRule(HOST), HostRule("other.test")))
@@ -90,6 +91,9 @@ class Servers:
 
     def parent(self, *_: object) -> None:
         """There is none."""
+
+    def set_networks(self, _networks: tuple[str, ...]) -> None:
+        """Nothing is looked up here."""
 
 
 class Stuck(Servers):
@@ -328,3 +332,34 @@ def test_a_policy_that_lets_names_lead_to_fewer_addresses(
 ) -> None:
     """G-62 to G-65, G-308."""
     assert narrows(former, policy) is narrower
+
+
+class Renewed:
+    """Connections to servers, of which it is counted how often they were closed."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    async def renew(self) -> None:
+        self.times += 1
+
+
+async def test_connections_that_wait_are_closed_where_they_might_not_be_made(passing: World) -> None:
+    """G-62 to G-65, G-308: when a policy or the operator lets names lead to fewer addresses."""
+    transport = await passing.pass_through()
+    service = Service(passing.servers, passing.records.append, None, None, None)  # type: ignore[arg-type]
+    forwarder, git = Renewed(), Renewed()
+    service._served[passing.box.id] = _Served(passing.box, forwarder, None, git, None)  # type: ignore[arg-type]
+
+    async def configure(networks: tuple[str, ...], bypass: tuple[str, ...] = ()) -> None:
+        await service.handle(SetConfig(0, networks, bypass, 1, 1, (), ModelRules()), [])
+
+    await configure(("10.0.0.0/8",))
+    await configure(("10.0.0.0/8", "192.168.0.0/16"))
+    assert (forwarder.times, git.times, transport.is_closing()) == (0, 0, False)
+    await configure(("192.168.0.0/16",))
+    assert (forwarder.times, git.times, transport.is_closing()) == (1, 1, True)
+    await service.handle(SetPolicy(0, passing.box.id, OPEN, Route(), ()), [])
+    assert (forwarder.times, git.times) == (1, 1)
+    await service.handle(SetPolicy(0, passing.box.id, rules(HOST, deny="10.0.0.0/8"), Route(), ()), [])
+    assert (forwarder.times, git.times) == (2, 2)
