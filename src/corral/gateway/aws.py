@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from multidict import CIMultiDict
 
 from corral.errors import Forbidden
-from corral.gateway.inject import Bound
-from corral.model.binding import Mode
+from corral.gateway.inject import Bound, signs
 from corral.wire import sigv4
 
 MAX_HASHED = 16 * 1024 * 1024
@@ -20,7 +19,7 @@ def signer(bound: Sequence[Bound], target: str, headers: CIMultiDict[str]) -> Bo
     """The secret by whose placeholder a request is signed. Raises Forbidden for a form that cannot be signed again."""
     authorization = headers.get("Authorization", "")
     for one in bound:
-        if one.binding.mode is not Mode.AWS or one.pairs[0][0] not in f"{authorization} {target}":
+        if not signs(one, target, authorization):
             continue
         why = sigv4.refusal_of_form(target, authorization, headers.get(sigv4.CONTENT_HASH, ""))
         if why is not None:

@@ -7,8 +7,8 @@ came in on belongs to one box, and that is its identity (G-10, G-19).
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Container, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -20,10 +20,11 @@ from corral.gateway.audit import AuditTrail, Denial, TokenBucket
 from corral.gateway.inject import Bound
 from corral.gateway.names import NameTable
 from corral.gateway.redact import Forms
+from corral.gateway.underway import Ongoing, Way, always
 from corral.model.egress import EgressPolicy
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
-from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, names
+from corral.policy.egress import Allowed, Decision, Denied, Reason, RuleBook, names, narrows
 from corral.policy.forms import distinct
 from corral.policy.learning import ORIGIN
 from corral.policy.routes import credentials_in, rule_at
@@ -90,7 +91,8 @@ class Box:
         self._ruled = _hosts(attach.egress)
         self._expiry: asyncio.TimerHandle | None = None
         self._transports: set[asyncio.BaseTransport] = set()
-        self._bound: dict[asyncio.BaseTransport, tuple[str, int]] = {}
+        self._bound: dict[asyncio.BaseTransport, Way] = {}
+        self._ongoing: set[Ongoing] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_close: list[Callable[[], None]] = []
         self._uses: dict[int, _Use] = {}
@@ -187,22 +189,48 @@ class Box:
         self._transports.discard(transport)
         self._bound.pop(transport, None)
 
-    def bind(self, transport: asyncio.BaseTransport, host: str, port: int) -> None:
-        """Note where an admitted connection leads, so that it is cut once that is no longer allowed (G-308)."""
+    def bind(
+        self, transport: asyncio.BaseTransport, host: str, port: int, holds: Callable[[], bool] = always
+    ) -> None:
+        """Note where an admitted connection leads, so that it is cut once that is no longer allowed, or does not hold as it
+        is (G-308).
+        """
         if transport in self._transports:
-            self._bound[transport] = (host, port)
+            self._bound[transport] = Way(host, port, holds)
+
+    @contextmanager
+    def ongoing(self, request: Ongoing) -> Iterator[None]:
+        """While it is entered, the request is cut once it could not be made any more (G-308, G-333)."""
+        self._ongoing.add(request)
+        try:
+            yield
+        finally:
+            self._ongoing.discard(request)
 
     def set_policy(self, policy: EgressPolicy) -> None:
         """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut."""
+        narrower = narrows(self.policy, policy)
         self.policy = policy
         self.rules = RuleBook(policy)
         self._ruled = _hosts(policy)
         for host in sorted(host for host in self._ruled if not host.startswith("*")):
             with contextlib.suppress(NoCapacity):  # then it gets none when it is asked for either
                 self.names.address(host)
-        for transport, (host, port) in list(self._bound.items()):
-            if isinstance(self.decide(host, port), Denied):
+        self.judge_again(narrower=narrower)
+
+    def judge_again(self, *, narrower: bool = False) -> None:
+        """Cut what is open and could not be opened any more (G-308). Where a connection led is not known by its address:
+        if fewer may be dialled than before (`narrower`), all to other hosts are cut.
+        """
+        for transport, way in list(self._bound.items()):
+            if narrower or isinstance(self.decide(way.host, way.port), Denied) or not way.holds():
                 cast(asyncio.Transport, transport).abort()
+        for one in list(self._ongoing):
+            decision = self.decide(one.allowed.host, one.allowed.port)
+            if isinstance(decision, Allowed):
+                decision = self.rules.decide_request(decision, one.method, one.path)
+            if isinstance(decision, Denied):
+                one.cut()
 
     def set_route(self, route: Route) -> None:
         """Let what the sandbox sends go out another way, and cut what has gone out by the former. `set_bound` comes after."""
@@ -226,12 +254,23 @@ class Box:
             del self._uses[id(request)]
 
     def cut_uncovered(self, covered: Container[str]) -> None:
-        """Cut what uses a secret that is not among those covered."""
+        """Cut what uses a secret that is not among those covered, or is bound to its host no more; and what passes unread
+        where a secret goes now.
+        """
         for use in list(self._uses.values()):
             transport = use.request.transport
             if use.secret not in covered and transport is not None:
                 self.note(use.kind, "cut", secret=use.secret, reason="secret-revoked")
                 transport.abort()
+        for one in list(self._ongoing):
+            host, port = one.allowed.host, one.allowed.port
+            gone = one.secrets - {bound.name for bound in self.bound_at(host, port, tls=one.tls)}
+            for name in sorted(gone):
+                kind = "https" if one.tls else "http"
+                self.note(kind, "cut", host=host, port=port, secret=name, reason="secret-revoked")
+            if gone:
+                one.cut()
+        self.judge_again()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that ends with the box at the latest; an error in it is logged and harms nothing else."""

@@ -7,6 +7,7 @@ meant, and in that secrets go over TLS only.
 import logging
 import secrets
 from collections.abc import AsyncIterator
+from functools import partial
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -23,6 +24,7 @@ from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request
 from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, closing, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
+from corral.gateway.underway import Ongoing
 from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
 
@@ -85,6 +87,8 @@ class Forwarder:
         decision = self._box.decide(allowed.host, allowed.port)
         if isinstance(decision, Denied):
             return self.refuse(request, decision, 403)
+        if request.transport is not None:
+            self._box.bind(request.transport, decision.host, decision.port)
         return await self._serve(request, decision, tls=True)
 
     async def _serve(self, request: web.BaseRequest, allowed: Allowed, *, tls: bool) -> web.StreamResponse:
@@ -96,7 +100,12 @@ class Forwarder:
                 websocket=tls and websocket.is_handshake(request),
             )
             call = self._outbound.prepare(head, allowed, tls=tls)
-            return await self._send(request, head, call)
+            cutting = partial(cut, request)
+            ongoing = Ongoing(
+                call.allowed, head.method, head.path, tls=tls, secrets=call.secrets, cut=cutting
+            )
+            with self._box.ongoing(ongoing):
+                return await self._send(request, head, call)
         except StopError as stop:
             return self.refuse(request, stop.refusal, stop.status)
 

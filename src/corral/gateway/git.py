@@ -31,6 +31,7 @@ from corral.gateway.gitupstream import (
     target,
     upstream_headers,
 )
+from corral.gateway.redact import Redactor
 from corral.gateway.replies import closing, plain
 from corral.gateway.spools import Spools
 from corral.gateway.upstream import body_of
@@ -38,7 +39,7 @@ from corral.gateway.vault import Credential
 from corral.model.git import Access, RepoGrant
 from corral.policy.repos import BadRoute, Route, Service, find_grant, route
 from corral.wire.githubapp import Need
-from corral.wire.gitrefs import RefsFilter
+from corral.wire.gitrefs import RefsFilter, Texts
 
 _KINDS = {
     Service.READ_REFS: "application/x-git-upload-pack-advertisement",
@@ -70,6 +71,10 @@ class GitService:
     async def close(self) -> None:
         """Close its connections."""
         await self._upstream.close()
+
+    async def renew(self) -> None:
+        """Close its connections to what is open to everybody, and make new ones from now on."""
+        await self._upstream.renew()
 
     async def serve(self, request: web.BaseRequest, path: str, query: str) -> web.StreamResponse:
         """Answer a request to `/git/…`."""
@@ -140,17 +145,23 @@ class GitService:
     async def _refs(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         push = route.service is Service.WRITE_REFS
         filter = RefsFilter(push=push, options=bool(self._box.push.options))
+        redactor = target.redactor()
         async with self._call(request, route, target) as upstream:
             response = _response(_KINDS[route.service])
             await response.prepare(request)
             try:
                 async for chunk in upstream.content.iter_any():
-                    await response.write(filter.feed(chunk))
+                    passed = filter.feed(chunk)
+                    await response.write(redactor.feed(passed) if redactor else passed)
                 filter.finish()
+                if redactor:
+                    await response.write(redactor.finish())
             except (InvalidInput, TooLarge, aiohttp.ClientError, TimeoutError) as error:
                 _log.info("a list of refs for %s is cut: %s", self._box.id, type(error).__name__)
                 cut(request)
                 return response
+            finally:
+                self._found(target, redactor)
             await response.write_eof()
             return response
 
@@ -158,8 +169,19 @@ class GitService:
         async with self._call(request, route, target, body_of(request)) as upstream:
             response = _response(_KINDS[route.service])
             await response.prepare(request)
-            await pump(upstream.content.iter_any(), response, request)
+            redactor = target.redactor()
+            chunks = upstream.content.iter_any()
+            try:
+                await pump(_searched(chunks, redactor) if redactor else chunks, response, request)
+            finally:
+                self._found(target, redactor)
             return response
+
+    def _found(self, target: Target, redactor: Redactor | None) -> None:
+        """Record the credential where it was taken out of an answer (G-148)."""
+        if redactor is not None and redactor.hits:
+            self._box.note("redaction", "redacted", host=target.grant.host, secret=target.grant.secret or "",
+                           reason=f"{redactor.hits} hits")  # fmt: skip
 
     async def _push(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         await continue_if_asked(request, CIMultiDict(request.headers))
@@ -185,6 +207,10 @@ class GitService:
                     502, f"the server of {target.grant.name} does not speak git's smart protocol there",
                     "check the repository's address", "not-git",
                 )  # fmt: skip
+            if refusal is None and answer.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+                refusal = GitRefusedError(
+                    502, f"the server of {target.grant.name} compresses its answer unasked", "it cannot be used", "bad-answer"
+                )  # fmt: skip
             if refusal is not None:
                 raise refusal
             self._note("allowed", route, "", request.method, request.raw_path.partition("?")[0], 200)
@@ -195,6 +221,16 @@ class GitService:
     ) -> None:
         host = route.host if isinstance(route, Route) else ""
         self._box.note("git", decision, host=host, method=method, path=path, reason=reason, status=status)
+
+
+async def _searched(chunks: AsyncIterator[bytes], redactor: Redactor) -> AsyncIterator[bytes]:
+    """An answer to a fetch whose text is redacted, line by line (G-137)."""
+    texts = Texts(redactor.whole)
+    async for chunk in chunks:
+        if passed := texts.feed(chunk):
+            yield passed
+    if last := texts.finish():
+        yield last
 
 
 def _response(kind: str) -> web.StreamResponse:

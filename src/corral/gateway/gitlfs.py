@@ -22,7 +22,6 @@ from multidict import CIMultiDict
 from corral.gateway.box import Box
 from corral.gateway.forward import continue_if_asked, pump
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server
-from corral.gateway.redact import Redactor
 from corral.gateway.rewrite import Guard, Outgoing
 from corral.gateway.upstream import body_of
 from corral.model.git import Access
@@ -199,7 +198,7 @@ class LfsService:
             async with self._upstream.request(
                 request.method, found.url, headers, public=found.public, data=data
             ) as answer:
-                return await _given(request, answer)
+                return await _given(request, answer, target)
         except (aiohttp.ClientError, TimeoutError):
             if guard is not None and guard.leaked is not None:
                 raise self._leaked(route.host, guard.leaked) from None
@@ -221,20 +220,28 @@ class LfsService:
             if answer.status not in (200, 201, 409):
                 raise refused_by_server(target, answer) or _strange()
             raw = await _bounded(answer)
-        if target.forms is not None:
-            redactor = Redactor(target.forms, target.grant.secret or "")
-            raw = redactor.feed(raw) + redactor.finish()
+        if (redactor := target.redactor()) is not None:
+            raw = redactor.whole(raw)
         return answer.status, _parsed(raw)
 
 
-async def _given(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _given(
+    request: web.BaseRequest, answer: aiohttp.ClientResponse, target: Target
+) -> web.StreamResponse:
+    """A store's answer: an object as it is, which is a file of the repository's; of what it says to an upload, the status
+    (G-137).
+    """
     if answer.status not in (200, 201, 204, 206):
         raise GitRefusedError(502, f"the LFS store answered {answer.status}", "run git lfs again", "upstream")
+    if request.method != "GET":
+        return web.Response(status=answer.status, headers={"Server": "corral"})
     response = web.StreamResponse(status=answer.status, headers={"Server": "corral"})
     response.content_type = "application/octet-stream"
+    redactor = target.redactor()
     for field in ("Content-Length", "Content-Range"):
         if field in answer.headers:
-            response.headers[field] = answer.headers[field]
+            value = answer.headers[field]
+            response.headers[field] = redactor.text(value) if redactor else value
     await response.prepare(request)
     await pump(answer.content.iter_any(), response, request)
     return response

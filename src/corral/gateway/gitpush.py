@@ -33,7 +33,6 @@ from corral.gateway.gitupstream import (
 from corral.gateway.pushanswer import DeniedError, PushAnswer, empty
 from corral.gateway.pushbody import PushBody
 from corral.gateway.pushtext import ask_detail, ask_summary, refs_text
-from corral.gateway.redact import Redactor
 from corral.gateway.spools import Spool, Spools
 from corral.model.approval import Kind
 from corral.model.git import Verdict
@@ -322,8 +321,6 @@ class _Push:
                 )
 
     async def _relay(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        forms = self._target.forms
-        redactor = Redactor(forms, self._target.grant.secret or "") if forms else None
-        response = await self._answer.relay(answer.content.iter_any(), redactor)
+        response = await self._answer.relay(answer.content.iter_any(), self._target.redactor())
         self._note("done", "", "")
         return response

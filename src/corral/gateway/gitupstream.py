@@ -18,13 +18,13 @@ from corral.gateway import framing
 from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer, proxy_refusal
-from corral.gateway.redact import Forms
+from corral.gateway.redact import Forms, Redactor
 from corral.gateway.upstream import Connector, resolved
 from corral.gateway.vault import Credential
 from corral.model.egress import HostRule
 from corral.model.git import RepoGrant
 from corral.model.secrets import Provider, SecretForm
-from corral.policy.egress import Allowed, Denied, split_authority
+from corral.policy.egress import Allowed, Denied, Reason, canonical_host, literal, split_authority
 from corral.policy.repos import Route
 from corral.wire.githubapp import Need
 
@@ -72,6 +72,10 @@ class Target:
     def url(self, route: Route) -> str:
         """Where a request goes."""
         return f"{self.base}/{route.path}/{route.service_path}{route.query}"
+
+    def redactor(self) -> Redactor | None:
+        """What takes the credential out of an answer, if there is one."""
+        return Redactor(self.forms, self.grant.secret or "") if self.forms is not None else None
 
 
 async def target(
@@ -140,6 +144,12 @@ class GitUpstream:
             await session.close()
         self._sessions.clear()
 
+    async def renew(self) -> None:
+        """Close those whose addresses are checked, and make new ones from now on."""
+        former = self._sessions.pop(True, None)
+        if former is not None:
+            await former.close()
+
     def _session(self, *, public: bool) -> aiohttp.ClientSession:
         if public not in self._sessions:
             self._sessions[public] = aiohttp.ClientSession(
@@ -170,10 +180,8 @@ class GitUpstream:
         address = URL(url, encoded=True)
         host, port = address.host or "", address.port or 443
         proxy = self._dialer.proxies.find(address.scheme, host, port)
-        if proxy is not None and public:
-            refusal = proxy_refusal(self._box, Allowed(host, port, HostRule(host, (port,))))
-            if refusal is not None:
-                raise GitRefusedError(403, refusal.message, refusal.how_to_allow, refusal.reason.value)
+        if public:
+            await self._check_way(host, port, proxied=proxy is not None)
         for_proxy, for_tunnel = proxy.credentials(address.scheme) if proxy is not None else ({}, {})
         headers.update(for_proxy)
         headers.setdefault(hdrs.ACCEPT_ENCODING, "identity")
@@ -196,6 +204,22 @@ class GitUpstream:
             why = str(error.os_error) if isinstance(error, aiohttp.ClientConnectorDNSError) else ""
             text = why if why.startswith(host) else f"{host} cannot be reached from the host"
             raise GitRefusedError(502, text, "try again later", "unreachable") from None
+
+    async def _check_way(self, host: str, port: int, *, proxied: bool) -> None:
+        """Refuse a way to what is open to everybody that no address is checked on (G-54, G-62, G-71)."""
+        try:
+            name = canonical_host(host)
+        except InvalidInput as error:
+            # aiohttp takes more for an address than what is one here, such as 127.1, and leaves it to the system.
+            raise GitRefusedError(403, error.message, error.hint, Reason.BAD_HOST.value) from None
+        allowed = Allowed(name, port, HostRule(name, (port,)))
+        refusal = proxy_refusal(self._box, allowed) if proxied else None
+        if not proxied and literal(name) is not None:
+            # The connector dials addresses without asking its resolver.
+            found = await self._dialer.addresses(self._box, allowed)
+            refusal = found if isinstance(found, Denied) else None
+        if refusal is not None:
+            raise GitRefusedError(403, refusal.message, refusal.how_to_allow, refusal.reason.value)
 
 
 def refused_by_server(target: Target, answer: aiohttp.ClientResponse) -> GitRefusedError | None:

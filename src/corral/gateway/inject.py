@@ -69,13 +69,14 @@ class Rejected:
 @dataclass(frozen=True, slots=True)
 class Injected:
     """The request as it is to be sent. `used` names secrets that went in; `exchange` are the placeholders to be exchanged
-    in its body, each with the secret.
+    in its body, each with the secret; `required` those that must stand there, each with the name of its secret.
     """
 
     target: str
     fields: Fields
     used: frozenset[str]
     exchange: tuple[tuple[str, str], ...]
+    required: tuple[tuple[str, str], ...] = ()
 
 
 def inject(
@@ -84,6 +85,7 @@ def inject(
     """A request to a host that all of `bound` cover, with their secrets in it."""
     used: set[str] = set()
     exchange: list[tuple[str, str]] = []
+    required: list[tuple[str, str]] = []
     for one in bound:
         binding = one.binding
         if binding.mode is Mode.SET:
@@ -102,17 +104,31 @@ def inject(
                     exchange.append((stand, secret.reveal()))
         if (target, fields) != before:
             used.add(one.name)
-        elif (
-            binding.absent is Absent.REJECT
-            and binding.mode is Mode.REPLACE
-            and Place.BODY not in binding.places
-        ):
-            return Rejected(
-                one.name,
-                f"the request holds no placeholder of secret {one.name!r}, without which nothing is sent there",
-                "send the value that this sandbox's environment holds, not a key of your own",
-            )
-    return Injected(target, fields, frozenset(used), tuple(exchange))
+        elif binding.absent is Absent.REJECT and not _is_signed(one, target, fields):
+            if Place.BODY not in binding.places or binding.mode is not Mode.REPLACE:
+                return missing(one.name)
+            required += [(stand, one.name) for stand, _ in one.pairs]
+    return Injected(target, fields, frozenset(used), tuple(exchange), tuple(required))
+
+
+def missing(name: str) -> Rejected:
+    """The refusal of a request without the placeholder that it must hold (G-27)."""
+    return Rejected(
+        name,
+        f"the request holds no placeholder of secret {name!r}, without which nothing is sent there",
+        "send the value that this sandbox's environment holds, not a key of your own",
+    )
+
+
+def signs(one: Bound, target: str, authorization: str) -> bool:
+    """Whether a request is signed by the placeholder of a key of AWS."""
+    return one.binding.mode is Mode.AWS and one.pairs[0][0] in f"{authorization} {target}"
+
+
+def _is_signed(one: Bound, target: str, fields: Fields) -> bool:
+    """Whether a request proves itself by what is done after its head was made: a signature, or a certificate."""
+    authorization = next((value for name, value in fields if name.lower() == "authorization"), "")
+    return one.binding.mode is Mode.CERTIFICATE or signs(one, target, authorization)
 
 
 def _set(one: Bound, method: str, target: str, fields: Fields) -> Fields | Rejected | None:
@@ -193,6 +209,8 @@ class Exchange:
         self._forms = Forms.of(dict.fromkeys(self._pairs, ""))
         self._held = b""
         self.hits = 0
+        self.found: set[str] = set()
+        """The placeholders that were exchanged."""
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that can be sent now."""
@@ -210,4 +228,5 @@ class Exchange:
 
     def _take(self, found: bytes) -> bytes:
         self.hits += 1
+        self.found.add(found.decode())
         return self._pairs[found]

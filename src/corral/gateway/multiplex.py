@@ -9,6 +9,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 
 from aiohttp import hdrs
 from h2.errors import ErrorCodes
@@ -24,6 +25,7 @@ from corral.gateway.redact import Redactor
 from corral.gateway.relay import Side
 from corral.gateway.replies import DECISION, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
+from corral.gateway.underway import Ongoing
 from corral.policy.egress import Allowed, Decision, Denied, Reason, split_authority
 from corral.wire import http2
 
@@ -167,8 +169,11 @@ class Multiplexed(Connection):
         if request.grpc:
             _check_lengths(call)
         try:
-            async with asyncio.TaskGroup() as group:
-                await self._exchange(group, stream, head, call)
+            cutting = partial(_cut, stream)
+            ongoing = Ongoing(allowed, head.method, head.path, tls=True, secrets=call.secrets, cut=cutting)
+            with self._box.ongoing(ongoing):
+                async with asyncio.TaskGroup() as group:
+                    await self._exchange(group, stream, head, call)
         except ExceptionGroup as failures:
             raise self._stopped(_first(failures), allowed) from None
 
@@ -313,6 +318,12 @@ async def _upload(data: bytes | AsyncIterator[bytes] | None, stream: Stream, out
         # The server has answered without reading all of it, or is gone: its answer tells.
         if not out.failure and stream.failure:
             raise
+
+
+def _cut(stream: Stream) -> None:
+    """End a request in the middle, so that its answer does not look complete."""
+    stream.close(ErrorCodes.CANCEL)
+    stream.fail("it may not be made any more")
 
 
 def _checked(fields: http2.Fields) -> list[tuple[bytes, bytes]]:

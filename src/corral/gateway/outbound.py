@@ -12,9 +12,10 @@ from multidict import CIMultiDict
 from corral.gateway import aws, framing
 from corral.gateway.aws import Data
 from corral.gateway.box import Box
-from corral.gateway.inject import Bound, Injected, Rejected, inject
+from corral.gateway.inject import Bound, Injected, Rejected, inject, missing
 from corral.gateway.redact import Forms
-from corral.gateway.rewrite import Guard, Outgoing, coding_of, readable_codings
+from corral.gateway.rewrite import AbsentError, Guard, Outgoing, coding_of, readable_codings
+from corral.model.binding import Mode, Place
 from corral.policy.egress import Allowed, Denied, Reason
 from corral.policy.paths import OVERRIDES, unsafe
 
@@ -78,6 +79,11 @@ class Call:
         wanted = [one.forms for one in self.bound if one.forms is not None]
         return Forms.joined(wanted) if wanted else None
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names of what may go into it, its body not being read yet."""
+        return self.injected.used | {one.name for one in self.bound if _is_late(one)}
+
     def headers(self) -> CIMultiDict[str]:
         """The fields to be sent. Where the answer is searched, it is asked for in a form that can be (G-94, G-142)."""
         headers = CIMultiDict(self.injected.fields)
@@ -88,12 +94,21 @@ class Call:
         return headers
 
     async def ready(self, head: Head, body: AsyncIterator[bytes] | None, headers: CIMultiDict[str]) -> Ready:
-        """The body as it is to be sent, with `headers` changed for it. Raises InvalidInput, Forbidden, LeakError."""
+        """The body as it is to be sent, with `headers` changed for it. Raises InvalidInput, Forbidden, LeakError, and
+        StopError for one without the placeholder that it must hold (G-27).
+        """
         data: Data = None
+        required = dict(self.injected.required)
+        if body is None and required:
+            raise StopError(absent(self.allowed, missing(next(iter(required.values())))))
         if body is not None:
             coding = coding_of(head.all(hdrs.CONTENT_ENCODING))
             kind = next(iter(head.all(hdrs.CONTENT_TYPE)), "")
-            data = await Outgoing(self.guard, self.injected.exchange, coding, kind).framed(body, headers)
+            outgoing = Outgoing(self.guard, self.injected.exchange, coding, kind)
+            try:
+                data = await outgoing.framed(body, headers, required)
+            except AbsentError as error:
+                raise StopError(absent(self.allowed, missing(required[error.stand]))) from None
         target = self.injected.target
         if (one := aws.signer(self.bound, target, headers)) is None:
             return Ready(data, self.injected.used)
@@ -132,9 +147,7 @@ class Outbound:
         guard = self._checked_for_leaks(decision, head.target, fields)
         injected = inject(bound, head.method, head.target, fields, upgrade=upgrade)
         if isinstance(injected, Rejected):
-            raise StopError(
-                Denied(decision.host, decision.port, Reason.NO_PLACEHOLDER, injected.message, injected.hint)
-            )
+            raise StopError(absent(decision, injected))
         self._note_strays(decision, head.target, fields, bound)
         return Call(decision, tls, injected, bound, guard, head.path, upgrade)
 
@@ -206,6 +219,11 @@ def bad_request(allowed: Allowed, message: str, hint: str) -> Denied:
     return Denied(allowed.host, allowed.port, Reason.BAD_REQUEST, message, hint)
 
 
+def absent(allowed: Allowed, rejected: Rejected) -> Denied:
+    """The refusal of a request that may not be sent with what it holds."""
+    return Denied(allowed.host, allowed.port, Reason.NO_PLACEHOLDER, rejected.message, rejected.hint)
+
+
 def unanswered(allowed: Allowed, what: str) -> Denied:
     """The refusal of a request whose server could not do what was needed."""
     return Denied(
@@ -226,6 +244,11 @@ def distrusted(allowed: Allowed, why: str) -> Denied:
         f"the certificate of {allowed.host} is not accepted: {why or 'it is not valid'}",
         "the host's own trust decides; its operator can add a company's authority there",
     )
+
+
+def _is_late(one: Bound) -> bool:
+    """Whether a secret gets into a request after its head was made."""
+    return Place.BODY in one.binding.places or one.binding.mode in (Mode.AWS, Mode.CERTIFICATE)
 
 
 def _overrides_method(head: Head) -> bool:

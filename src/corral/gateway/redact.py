@@ -108,11 +108,13 @@ class Redactor:
         left, self._held = self._held, b""
         return self._forms.search.sub(self._replace, left)
 
+    def whole(self, data: bytes) -> bytes:
+        """Bytes that stand for themselves, redacted: nothing is held back."""
+        return self._forms.search.sub(self._replace, data)
+
     def text(self, value: str) -> str:
         """A short text, such as a header field's value, redacted."""
-        return self._forms.search.sub(self._replace, value.encode("utf-8", "surrogateescape")).decode(
-            "utf-8", "surrogateescape"
-        )
+        return self.whole(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def _replace(self, match: re.Match[bytes]) -> bytes:
         self.hits += 1

@@ -142,14 +142,15 @@ def _json(value: object) -> bytes:
 
 
 class Relayed(web.StreamResponse):
-    """An upstream's answer with its own header fields and no others (G-97).
+    """An upstream's answer with its own header fields and no others (G-97). Its reason phrase, which nobody reads, is the
+    standard's: a server could write a secret there (G-137).
 
     `at_once` sends them before the body has begun, as streams need; otherwise they leave together, which is
     cheaper.
     """
 
     def __init__(self, upstream: ClientResponse, headers: CIMultiDict[str], *, at_once: bool = True) -> None:
-        super().__init__(status=upstream.status, reason=upstream.reason, headers=headers)
+        super().__init__(status=upstream.status, headers=headers)
         self._send_headers_immediately = at_once
 
     async def _prepare_headers(self) -> None:

@@ -3,7 +3,7 @@
 Both are streams: memory does not grow with them (G-92).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from aiohttp import hdrs
@@ -14,7 +14,9 @@ from corral.gateway.inject import Exchange, body_form
 from corral.gateway.redact import Forms, Redactor
 
 WHOLE = 1024 * 1024
-"""Bytes of a body whose length changes that are gathered, so that it goes out with a length; larger ones go in chunks."""
+"""Bytes of a body whose length changes that are gathered, so that it goes out with a length; larger ones go in chunks. In so
+many bytes a placeholder must stand that a request is not sent without.
+"""
 
 
 class LeakError(Exception):
@@ -23,6 +25,14 @@ class LeakError(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+class AbsentError(Exception):
+    """A placeholder does not stand in a body that is not sent without it. `stand` says which."""
+
+    def __init__(self, stand: str) -> None:
+        super().__init__("a placeholder is missing")
+        self.stand = stand
 
 
 @dataclass(slots=True)
@@ -38,6 +48,11 @@ class Guard:
         if (name := self.forms.first_in(text)) is not None:
             self.leaked = name
             raise LeakError(name)
+
+    def whole(self, text: bytes) -> bytes:
+        """A short text as it is. Raises LeakError."""
+        self.check(text)
+        return text
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that can be sent on. Raises LeakError."""
@@ -64,9 +79,15 @@ class Outgoing:
 
     async def stream(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The body as it is to be sent. Raises LeakError, InvalidInput."""
-        unpack = codings.decoder(self.coding if self.exchange else "")
+        async for piece in self._stream(body, self._swap()):
+            yield piece
+
+    def _swap(self) -> Exchange | None:
         form = body_form(self.content_type)
-        swap = Exchange([(stand, form(value)) for stand, value in self.exchange]) if self.exchange else None
+        return Exchange([(stand, form(value)) for stand, value in self.exchange]) if self.exchange else None
+
+    async def _stream(self, body: AsyncIterator[bytes], swap: Exchange | None) -> AsyncIterator[bytes]:
+        unpack = codings.decoder(self.coding if self.exchange else "")
         async for chunk in body:
             for piece in unpack.feed(chunk):
                 checked = self.guard.feed(piece) if self.guard is not None else piece
@@ -81,22 +102,36 @@ class Outgoing:
             yield last
 
     async def framed(
-        self, body: AsyncIterator[bytes], headers: CIMultiDict[str]
+        self, body: AsyncIterator[bytes], headers: CIMultiDict[str], required: Iterable[str] = ()
     ) -> "bytes | AsyncIterator[bytes]":
-        """The body with the fields that frame it, as `headers` then say: unchanged ones keep their length (G-81)."""
-        stream = self.stream(body)
-        if not self.exchange:
+        """The body with the fields that frame it, as `headers` then say: unchanged ones keep their length (G-81). Nothing of it
+        is sent before the `required` placeholders were found in it: raises AbsentError if they are not (G-27).
+        """
+        swap = self._swap()
+        stream = self._stream(body, swap)
+        if swap is None:
             return stream
         headers.popall(hdrs.CONTENT_ENCODING, None)
         known = headers.popall(hdrs.CONTENT_LENGTH, [])
-        parts = bytearray()
+        parts = await _beginning(stream, swap, set(required))
         if known and int(known[0]) <= WHOLE:
             async for piece in stream:
                 parts += piece
                 if len(parts) > 2 * WHOLE:
                     return _resumed(bytes(parts), stream)
             return bytes(parts)
-        return stream
+        return _resumed(bytes(parts), stream) if parts else stream
+
+
+async def _beginning(stream: AsyncIterator[bytes], swap: Exchange, required: set[str]) -> bytearray:
+    """What a body begins with up to the last of the `required` placeholders. Raises AbsentError."""
+    parts = bytearray()
+    while left := required - swap.found:
+        piece = await anext(stream, None)
+        if piece is None or len(parts) > WHOLE:
+            raise AbsentError(min(left))
+        parts += piece
+    return parts
 
 
 async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

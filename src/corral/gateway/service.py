@@ -37,6 +37,7 @@ from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.model.listeners import ListenerKind
 from corral.policy.addresses import parse_networks
+from corral.policy.egress import narrows
 from corral.policy.repos import PREFIX
 from corral.policy.routes import checked_route
 from corral.policy.rules import checked_policy
@@ -56,6 +57,11 @@ class _Served:
     git: GitService
     asking: AskService
 
+    async def renew(self) -> None:
+        """Close connections to other hosts, also those that wait for a next request: a new one might not lead there."""
+        await self.forwarder.renew()
+        await self.git.renew()
+
 
 class Service:
     """Serves sandboxes. `send_audit` takes records of decisions."""
@@ -72,6 +78,7 @@ class Service:
         self._desk = desk
         self._dialer = dialer
         self._bypass: frozenset[str] = frozenset()
+        self._networks: frozenset[str] = frozenset()
         self._send_audit = send_audit
         self._reservations = reservations
         self._limits = Limits()
@@ -105,15 +112,7 @@ class Service:
             case link.SetPrices():
                 self._prices = PriceBook(request.prices)
             case link.SetConfig():
-                self._dialer.set_networks(request.networks)
-                self._bypass = frozenset(request.bypass)
-                self._limits = replace(
-                    self._limits,
-                    model_calls=request.model_calls,
-                    output=request.output,
-                    asking=frozenset(request.asking),
-                    models=request.models,
-                )
+                await self._configure(request)
             case link.SetModels():
                 self._limits = replace(
                     self._limits, of_tenants={item.tenant: item.rules for item in request.tenants}
@@ -140,6 +139,23 @@ class Service:
         for sandbox in list(self._served):
             await self._detach(sandbox)
 
+    async def _configure(self, config: link.SetConfig) -> None:
+        self._dialer.set_networks(config.networks)
+        narrower = bool(self._networks - set(config.networks))
+        self._networks = frozenset(config.networks)
+        self._bypass = frozenset(config.bypass)
+        self._limits = replace(
+            self._limits,
+            model_calls=config.model_calls,
+            output=config.output,
+            asking=frozenset(config.asking),
+            models=config.models,
+        )
+        for served in list(self._served.values()):
+            served.box.judge_again(narrower=narrower)
+            if narrower:
+                await served.renew()
+
     def _regrant(self, sandbox: SandboxId, grant: link.GrantSpec) -> None:
         served = self._served.get(sandbox)
         if served is not None:
@@ -162,11 +178,14 @@ class Service:
             for sock in sockets:
                 sock.close()
             return
+        narrower = narrows(served.box.policy, change.egress)
         served.box.set_policy(change.egress)
         if change.route != served.box.route:
             served.box.set_route(change.route)
             self._bind(served.box)
-            await served.forwarder.renew()
+            narrower = True
+        if narrower:
+            await served.renew()
         for kind, spec, sock in zip(kinds, change.listeners, sockets, strict=True):
             await self._listen(served, kind, spec.port, sock)
 

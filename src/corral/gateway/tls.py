@@ -23,6 +23,7 @@ from corral.gateway.dial import Dialer
 from corral.gateway.front import Front
 from corral.gateway.inside import end_tls, rejection
 from corral.gateway.relay import Side, join
+from corral.gateway.underway import always
 from corral.policy.egress import Allowed, Decision, Denied, Reason, canonical_host, literal
 from corral.wire.tls import Alert, ClientHello, HelloParser, alert, looks_like_tls
 
@@ -69,7 +70,7 @@ class TlsClient(Side):
         servers speak first (G-299). Where it leads is told by the address alone.
         """
         name, port = self._box.names.named(self._address()), self._port
-        if not self._box.rules.unread(name, port) or self._box.bound_at(name, port, tls=True):
+        if not self._unread(name, port):
             return False
         self._hello, self._kind = None, "tcp"
         decision = self._box.decide(name, port)
@@ -77,9 +78,12 @@ class TlsClient(Side):
             self._refuse(decision, None)
         elif self.transport is not None:
             self.transport.pause_reading()
-            self._box.bind(self.transport, name, port)
+            self._box.bind(self.transport, name, port, partial(self._unread, name, port))
             self._box.spawn(self._connect(decision, b""))
         return True
+
+    def _unread(self, host: str, port: int) -> bool:
+        return self._box.rules.unread(host, port) and not self._box.bound_at(host, port, tls=True)
 
     def data_received(self, data: bytes) -> None:
         if self._hello is None:
@@ -119,9 +123,13 @@ class TlsClient(Side):
         self._hello = None
         decision = self._decide(hello)
         self.transport.pause_reading()
+        ends = self._ends_here(decision, hello)
         if not isinstance(decision, Denied):
-            self._box.bind(self.transport, decision.host, decision.port)
-        if self._ends_here(decision, hello):
+            host, port = decision.host, decision.port
+            self._box.bind(
+                self.transport, host, port, always if ends else partial(self._unopened, host, port)
+            )
+        if ends:
             self._box.spawn(self._end(decision, bytes(parser.received)))
         elif isinstance(decision, Denied):
             self._refuse(decision, Alert.UNRECOGNIZED_NAME)
@@ -137,9 +145,13 @@ class TlsClient(Side):
         if hello.encrypted:
             return True
         host, port = decision.host, decision.port
+        return not self._box.bypasses(host) and not self._unopened(host, port)
+
+    def _unopened(self, host: str, port: int) -> bool:
+        """Whether TLS to an allowed destination may be passed through."""
         if self._box.bypasses(host):
-            return False
-        return bool(self._box.bound_at(host, port, tls=True)) or self._box.rules.looks_inside(host, port)
+            return self._box.rules.needs_no_look(host, port)
+        return not self._box.bound_at(host, port, tls=True) and not self._box.rules.looks_inside(host, port)
 
     async def _end(self, decision: Decision, hello: bytes) -> None:
         """End TLS here, in the name of the decision's host, and serve the requests inside."""

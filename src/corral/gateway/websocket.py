@@ -1,8 +1,8 @@
 """WebSockets: a request like any other, and then frames both ways.
 
 The handshake is decided on, and gets its secrets, as every request. Frames pass as they are. Where secrets went to the
-server, its text is searched for them; what the sandbox says is searched for secrets themselves (G-44). For that, compression is
-not negotiated (G-103, G-104).
+server, its text is searched for them, and what its pings, pongs and closes say; what the sandbox says is searched for secrets
+themselves (G-44). For that, compression is not negotiated (G-103, G-104).
 """
 
 import asyncio
@@ -111,8 +111,8 @@ async def relay(
         )
     server = connection.transport
     redactor = Redactor(forms) if forms is not None else None
-    shown = Change(Frames(), redactor.feed, redactor.finish) if redactor is not None else Change(Frames())
-    said = Change(Frames(client=True), guard.feed, guard.finish, guard.check) if guard is not None else None
+    shown = Change(Frames(), redactor.feed, redactor.finish, redactor.whole) if redactor else Change(Frames())
+    said = Change(Frames(client=True), guard.feed, guard.finish, guard.whole) if guard is not None else None
     ended = asyncio.Event()
     lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket"]
     lines += [f"{name}: {redactor.text(value) if redactor else value}" for name, value in fields]

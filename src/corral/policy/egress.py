@@ -344,6 +344,24 @@ def decide(policy: EgressPolicy, host: str, port: int, model_hosts: Set[str] = M
     return RuleBook(policy).decide(host, port, model_hosts)
 
 
+def narrows(former: EgressPolicy, policy: EgressPolicy) -> bool:
+    """Whether an address that `former` let names lead to may be one that `policy` does not (G-62 to G-65)."""
+    denied, opened = _denied_ranges, _private_names
+    return bool(
+        denied(policy) - denied(former)
+        or opened(former) - opened(policy)
+        or set(former.networks) - set(policy.networks)
+    )
+
+
+def _denied_ranges(policy: EgressPolicy) -> set[tuple[str, int]]:
+    return {(rule.host, port) for rule in policy.denying if rule.is_range for port in rule.ports}
+
+
+def _private_names(policy: EgressPolicy) -> set[tuple[str, int]]:
+    return {(rule.host, port) for rule in policy.allowing if rule.private for port in rule.ports}
+
+
 def name_allowed(policy: EgressPolicy, host: str) -> bool:
     """See `RuleBook.name_allowed`."""
     return RuleBook(policy).name_allowed(host)

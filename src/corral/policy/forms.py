@@ -17,8 +17,7 @@ def forms(secret: str) -> frozenset[bytes]:
         raw,
         raw.hex().encode(),
         raw.hex().upper().encode(),
-        quote(secret, safe="").encode(),
-        _lower_escapes(quote(secret, safe="")).encode(),
+        *_url_forms(secret),
         "".join(f"%{byte:02X}" for byte in raw).encode(),
         "".join(f"%{byte:02x}" for byte in raw).encode(),
         html.escape(secret).encode(),
@@ -41,6 +40,12 @@ def distinct(form: bytes) -> bool:
     words, as `not-needed`, of which people and agents speak and write.
     """
     return _DISTINCT.match(form) is not None
+
+
+def _url_forms(secret: str) -> set[bytes]:
+    """As different writers of addresses escape it: all that they may, or not the slash, as in a path."""
+    found = {quote(secret, safe=""), quote(secret)}
+    return {form.encode() for text in found for form in (text, _lower_escapes(text))}
 
 
 def _lower_escapes(text: str) -> str:

@@ -4,7 +4,9 @@ What would send the client elsewhere (G-242) or keep its push from being read is
 for it. Everything else passes byte for byte.
 """
 
-from corral.errors import TooLarge
+from collections.abc import Callable
+
+from corral.errors import InvalidInput, TooLarge
 from corral.wire.pktline import Kind, Line, encode, malformed, take
 
 MAX_LIST = 256 * 1024 * 1024
@@ -15,6 +17,36 @@ _ELSEWHERE = frozenset({"packfile-uris", "bundle-uri"})
 # A signed push says its commands twice; a push with it could be read in two ways.
 _UNREADABLE = frozenset({"push-cert", "packfile-uris", "bundle-uri"})
 _MAX_CAPABILITIES = 256
+_PACK_BAND = b"\1"
+
+
+class Texts:
+    """Takes an answer to a fetch in pieces and changes its text: lists of refs and of objects, errors and what is told on the
+    way, by a function that keeps its length. Packs pass as they are, and so does all that follows what is no pkt-line.
+    """
+
+    def __init__(self, change: Callable[[bytes], bytes]) -> None:
+        self._change = change
+        self._buffer = bytearray()
+        self._raw = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be passed on now."""
+        self._buffer += data
+        out = bytearray()
+        try:
+            while not self._raw and (line := take(self._buffer)) is not None:
+                packed = line.data[:1] == _PACK_BAND
+                out += line.encode() if packed else Line(line.kind, self._change(line.data)).encode()
+        except InvalidInput:
+            self._raw = True
+        return bytes(out) + (self.finish() if self._raw else b"")
+
+    def finish(self) -> bytes:
+        """What was waited with."""
+        left = bytes(self._buffer)
+        self._buffer.clear()
+        return left
 
 
 class RefsFilter:

@@ -137,7 +137,7 @@ class Frames:
 class Change:
     """Changes what a stream of frames says by functions that keep its length, and may hold some of it back.
 
-    `control` looks at what pings, pongs and closes say, which is not changed.
+    `control` does so at once for what a ping, pong or close says, which is whole.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Change:
         frames: Frames,
         feed: Callable[[bytes], bytes] = bytes,
         finish: Callable[[], bytes] = bytes,
-        control: Callable[[bytes], object] = bytes,
+        control: Callable[[bytes], bytes] = bytes,
     ) -> None:
         self._frames = frames
         self._feed = feed
@@ -161,14 +161,13 @@ class Change:
 
     def feed(self, data: bytes) -> bytes:
         """What can be passed on now. Raises InvalidInput, and what the functions raise."""
-        for piece in self._frames.feed(data):
+        for found in self._frames.feed(data):
+            piece = replace(found, data=self._control(found.data)) if found.control else found
             self._order.append(piece)
             if piece.said:
                 self._changed += self._feed(piece.data)
                 if piece.last:
                     self._changed += self._finish()
-            elif piece.control:
-                self._control(piece.data)
         return self._ready()
 
     def _ready(self) -> bytes:

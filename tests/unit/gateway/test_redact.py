@@ -26,6 +26,7 @@ def run(data: bytes, cuts: list[int], forms: Forms = FORMS) -> tuple[bytes, int]
 SPELLINGS = [
     SECRET.encode(), SECRET.encode().hex().encode(), SECRET.encode().hex().upper().encode(), quote(SECRET, safe="").encode(),
     json.dumps(SECRET).encode(), b64encode(SECRET.encode()), b64encode(b"a" + SECRET.encode() + b"b"),
+    quote(SECRET).encode(), quote(SECRET).lower().encode(),
     b64encode(b"user:" + SECRET.encode()), urlsafe_b64encode(b"ab" + SECRET.encode()),
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import CorralError, InvalidInput
-from corral.wire.gitrefs import RefsFilter
+from corral.wire.gitrefs import RefsFilter, Texts
 from corral.wire.pktline import FLUSH, Kind, Line, encode, take
 
 OLD = "1" * 40
@@ -76,3 +76,26 @@ def test_a_list_that_is_cut_is_not_whole() -> None:
     filter.feed(encode(b"version 2\n") + b"00")
     with pytest.raises(InvalidInput):
         filter.finish()
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 1000])
+def test_the_text_of_a_fetch_is_changed_and_packs_are_not(step: int) -> None:
+    """G-137: also what is told while a pack comes; the pack is what follows the last line, or comes in lines of its own."""
+    lines = encode(OLD.encode() + b" refs/heads/a") + encode(b"\2a is told") + FLUSH + encode(b"ERR a")
+    pack = encode(b"\1a pack") + FLUSH
+    texts = Texts(lambda data: data.replace(b"a", b"*"))
+    data, out = lines + pack + b"PACK with a", b""
+    for start in range(0, len(data), step):
+        out += texts.feed(data[start : start + step])
+    out += texts.finish()
+    told = encode(OLD.encode() + b" refs/he*ds/*") + encode(b"\2* is told") + FLUSH + encode(b"ERR *")
+    assert out == told + pack + b"PACK with a"
+
+
+@given(st.binary(max_size=400), st.integers(1, 64))
+def test_any_answer_passes_unless_it_is_changed(data: bytes, step: int) -> None:
+    """G-93."""
+    texts, out = Texts(bytes), b""
+    for start in range(0, len(data), step):
+        out += texts.feed(data[start : start + step])
+    assert (out + texts.finish()).lower() == data.lower()

@@ -27,12 +27,12 @@ def frame(opcode: int, data: bytes, *, final: bool = True, mask: bytes = b"") ->
 
 def change() -> Change:
     redactor = Redactor(Forms(SECRET, "s"))
-    return Change(Frames(), redactor.feed, redactor.finish)
+    return Change(Frames(), redactor.feed, redactor.finish, redactor.whole)
 
 
 def watch() -> Change:
     guard = Guard(Forms(SECRET, "s"))
-    return Change(Frames(client=True), guard.feed, guard.finish, guard.check)
+    return Change(Frames(client=True), guard.feed, guard.finish, guard.whole)
 
 
 def chunks(data: bytes, size: int) -> list[bytes]:
@@ -53,6 +53,21 @@ def test_a_secret_is_taken_out_of_text_over_frames_and_cuts(size: int) -> None:
     assert out.count(raw) == 1
     assert out.endswith(frame(2, raw) + frame(1, b"") + frame(1, raw[:-1]) + frame(8, b""))
     assert frame(9, b"ping") in out
+
+
+@pytest.mark.parametrize("size", [1, 3, 100_000])
+def test_a_secret_is_taken_out_of_what_control_frames_say(size: int) -> None:
+    """G-137: at once, also between the frames of a message, whose own secret is found over it."""
+    raw = SECRET.encode()
+    stream = (
+        frame(1, raw[:5], final=False) + frame(9, raw) + frame(0x0A, b"a" + raw) + frame(0, raw[5:])
+        + frame(8, b"\x03\xe8why: " + raw)
+    )  # fmt: skip
+    made = change()
+    out = b"".join(made.feed(part) for part in chunks(stream, size))
+    assert len(out) == len(stream)
+    assert raw not in out
+    assert b"\x03\xe8why: [redacted:s]" in out
 
 
 def fed(made: Change, parts: Iterable[bytes]) -> Iterator[bytes]:
