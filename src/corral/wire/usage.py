@@ -15,11 +15,16 @@ from typing import Any, assert_never
 
 from corral.errors import TooLarge
 from corral.wire import gemini
+from corral.wire.crowding import crowded
 from corral.wire.sse import Blocks, Decoder, Event
 
 MAX_JSON = 64 * 1024 * 1024
 """Bytes of a response that is not streamed; a longer one is metered by its size."""
 
+_LARGE = 128 * 1024
+"""Bytes from which on it is looked whether a text can be parsed without holding up everybody (G-340)."""
+_MOST_NUMBERS = 8_000_000
+"""Commas of an answer: a full batch of embeddings has six million."""
 _MAX_COUNT = 10**12
 _DELTA_FRAME = 110
 """Bytes of a text delta's event that are not text; measured over the three APIs, on the low side."""
@@ -291,6 +296,8 @@ def _texts(value: object) -> int:
 
 
 def _object(text: str | bytes) -> Mapping[str, Any] | None:
+    if len(text) > _LARGE and crowded(text, items=_MOST_NUMBERS):
+        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

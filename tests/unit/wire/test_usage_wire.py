@@ -227,3 +227,11 @@ def test_searches_of_the_responses_api_are_counted() -> None:
     meter = UsageMeter(Api.OPENAI_RESPONSES, streamed=True)
     meter.feed(event("response.completed", {"type": "response.completed", "response": response}))
     assert meter.finish().counts.web_searches == 2
+
+
+def test_an_answer_of_too_many_values_is_not_parsed() -> None:
+    """G-340: it is metered by its size."""
+    body = b'{"model":"m","usage":{"prompt_tokens":1,"completion_tokens":1},"x":[' + b"[]," * 600_000 + b"0]}"
+    reading = read(Api.OPENAI_CHAT, body, streamed=False)
+    assert not reading.complete
+    assert reading.streamed == len(body)
