@@ -15,6 +15,7 @@ from aiohttp import StreamReader
 
 from corral.errors import InvalidInput, TooLarge
 from corral.wire.crowding import crowded
+from corral.wire.fields import JUDGED, plainly_spelled
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request body, as sent and as decoded (G-186)."""
@@ -141,8 +142,9 @@ def _zstd(data: bytes) -> Iterator[bytes]:
 
 
 def parse(data: bytes) -> Parsed:
-    """The JSON object in a body. Raises InvalidInput for what parsers read differently: repeated keys, NaN,
-    bytes that are not UTF-8, anything but an object (G-181); and for more values than fit into memory (G-340).
+    """The JSON object in a body. Raises InvalidInput for what parsers read differently: repeated keys, fields that differ in
+    nothing but case, NaN, bytes that are not UTF-8, anything but an object (G-181); and for more values than fit into
+    memory (G-340).
     """
     if crowded(data):
         raise _bad("it holds too many values")
@@ -157,6 +159,7 @@ def parse(data: bytes) -> Parsed:
         raise _bad(str(error)[:200]) from None
     if not isinstance(value, dict):
         raise _bad("it is not an object")
+    plainly_spelled(value, JUDGED)
     return Parsed(text, value)
 
 

@@ -6,6 +6,18 @@ from typing import Any
 
 from corral.errors import InvalidInput
 
+JUDGED = frozenset(
+    {
+        "model", "models", "route", "preset", "prompt", "provider", "max_tokens", "max_completion_tokens", "max_output_tokens",
+        "n", "prediction", "stream", "stream_options", "usage", "store", "background", "previous_response_id", "conversation",
+        "modalities", "audio", "mcp_servers", "container", "context_management", "compaction", "tools", "plugins",
+        "web_search_options", "messages", "input", "system", "cache_control", "service_tier", "speed",
+        "contents", "systemInstruction", "system_instruction", "generationConfig", "generation_config", "cachedContent",
+        "cached_content", "serviceTier", "requests",
+    }
+)  # fmt: skip
+"""Fields of a whole request by which it is judged and its cost bounded."""
+
 
 def plainly_spelled(value: Mapping[str, Any], known: Collection[str]) -> None:
     """Raises InvalidInput where two fields of an object differ in nothing but case, or one is a known one in another case

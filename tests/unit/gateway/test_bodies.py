@@ -10,7 +10,7 @@ from collections.abc import Callable
 import brotli  # type: ignore[import-untyped]
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from corral.errors import InvalidInput, TooLarge
@@ -95,6 +95,7 @@ def test_more_values_than_fit_into_memory_are_refused_unparsed(part: bytes) -> N
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_objects_are_read(value: dict[str, object]) -> None:
+    assume(all(name == name.casefold() for name in value))
     text = json.dumps(value)
     parsed = parse(text.encode())
     assert parsed.value == value
@@ -112,6 +113,25 @@ def test_what_is_read_in_two_ways_is_refused(data: bytes) -> None:
     """G-181."""
     with pytest.raises(InvalidInput):
         parse(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"model":"small","Model":"big"}', b'{"Model":"big"}', b'{"max_tokens":1,"MAX_TOKENS":9}', b'{"MAX_TOKENS":9}',
+        b'{"x":1,"X":2}', '{"\u017ftream":true}'.encode(), '{"\u212a":1,"k":2}'.encode(), b'{"GenerationConfig":{}}',
+    ],
+)  # fmt: skip
+def test_fields_in_another_case_are_refused(data: bytes) -> None:
+    """G-180, G-181: some servers take them for the same, and the last of both."""
+    with pytest.raises(InvalidInput):
+        parse(data)
+
+
+def test_case_is_free_where_nothing_is_judged_by_it() -> None:
+    """Schemas and arguments have fields of their own, some that differ in case."""
+    value = {"X": 1, "metadata": {"Model": "a", "model": "b"}, "serviceTier": "flex", "service_tier": None}
+    assert parse(json.dumps(value).encode()).value == value
 
 
 @given(st.binary(max_size=200))
