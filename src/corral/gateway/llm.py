@@ -23,7 +23,8 @@ from corral.errors import CorralError, Forbidden, InvalidInput, TooLarge
 from corral.gateway import body, framing
 from corral.gateway.access import tokens, upstream_fields
 from corral.gateway.answer import Answer
-from corral.gateway.box import MAX_BUFFERED, Box
+from corral.gateway.box import Box
+from corral.gateway.buffered import HINT, MESSAGE, Buffered, TooManyBytesError
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
 from corral.gateway.endpoints import Endpoint, endpoint, open_endpoints, refusal, upstream_url
 from corral.gateway.forward import continue_if_asked
@@ -160,7 +161,7 @@ class ModelService:
             raise _RefusedError(
                 403, refusal(spec.provider, request.method, rest), open_endpoints(spec.provider), "endpoint-not-allowed",
             )  # fmt: skip
-        with _Buffered(self._box) as buffered:
+        with Buffered(self._box) as buffered:
             judged = await self._judged(request, spec, wanted, buffered)
             headers = _headers(request, spec, wanted)
             self._refuse_leak(spec, judged.leaked)
@@ -180,7 +181,7 @@ class ModelService:
         raise _RefusedError(401, message, hint, "bad-token" if found else "no-token")
 
     async def _judged(
-        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: "_Buffered"
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: Buffered
     ) -> "_Judged":
         head = "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
         forms = self._box.tenants_secrets
@@ -201,6 +202,8 @@ class ModelService:
                 return await self._judged_apart(raw, coding, buffered, judge)
             buffered.add(len(small) - len(raw))
             return judge(small)
+        except TooManyBytesError:
+            raise _RefusedError(429, MESSAGE, HINT, "too-many-bytes", 2) from None
         except TooLarge as error:
             raise _RefusedError(413, error.message, error.hint, "body-too-large") from None
         except InvalidInput as error:
@@ -216,7 +219,7 @@ class ModelService:
             ) from None
 
     async def _judged_apart(
-        self, raw: bytes, coding: str, buffered: "_Buffered", judge: Callable[[bytes], "_Judged"]
+        self, raw: bytes, coding: str, buffered: Buffered, judge: Callable[[bytes], "_Judged"]
     ) -> "_Judged":
         """Judge a large body in a thread, where it holds up nobody: one of a sandbox's at a time, and few of all, since it
         takes many times its bytes while it is parsed (G-340).
@@ -322,29 +325,6 @@ class ModelService:
                 raise
             _log.warning("the model API of secret %s failed: %s", spec.name, type(error).__name__)
             raise _unreachable(spec) from None
-
-
-class _Buffered:
-    """Bytes of request bodies that a box has in memory, bounded over all its calls (G-340)."""
-
-    def __init__(self, box: Box) -> None:
-        self._box = box
-        self._size = 0
-
-    def __enter__(self) -> "_Buffered":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._box.buffered -= self._size
-
-    def add(self, size: int) -> None:
-        """Count bytes in. Raises when the box would hold too many."""
-        if self._box.buffered + size > MAX_BUFFERED:
-            raise _RefusedError(
-                429, "this sandbox has too many large requests in flight", "try again", "too-many-bytes", 2
-            )
-        self._box.buffered += size
-        self._size += size
 
 
 def _headers(request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint) -> CIMultiDict[str]:

@@ -16,6 +16,7 @@ from corral.errors import InvalidInput
 from corral.gateway import llm
 from corral.gateway.body import INLINE, Parsed
 from corral.gateway.box import Box
+from corral.gateway.buffered import Buffered
 from corral.gateway.endpoints import Endpoint, endpoint
 from corral.gateway.requests import Prepared, Terms
 from corral.model.secrets import Provider
@@ -54,7 +55,7 @@ def service(of: Box, large: asyncio.Semaphore) -> llm.ModelService:
 
 
 async def judge(of: llm.ModelService, data: bytes, coding: str = "identity") -> llm._Judged:
-    with llm._Buffered(of._box) as buffered:
+    with Buffered(of._box) as buffered:
         return await of._judged(request(data, coding), cast(SecretSpec, None), MESSAGES, buffered)
 
 
