@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from corral.gateway import aws, framing
 from corral.gateway.aws import Data
 from corral.gateway.box import Box
+from corral.gateway.buffered import HINT, MESSAGE, Buffered
 from corral.gateway.inject import Bound, Injected, Rejected, inject
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import Guard, Outgoing, coding_of, readable_codings
@@ -87,17 +88,27 @@ class Call:
                 headers.popall(name, None)
         return headers
 
-    async def ready(self, head: Head, body: AsyncIterator[bytes] | None, headers: CIMultiDict[str]) -> Ready:
-        """The body as it is to be sent, with `headers` changed for it. Raises InvalidInput, Forbidden, LeakError."""
+    async def ready(
+        self,
+        head: Head,
+        body: AsyncIterator[bytes] | None,
+        headers: CIMultiDict[str],
+        buffered: Buffered,
+    ) -> Ready:
+        """The body as it is to be sent, with `headers` changed for it; what is gathered of it is counted until it is sent.
+        Raises InvalidInput, Forbidden, LeakError, TooManyBytesError.
+        """
         data: Data = None
         if body is not None:
             coding = coding_of(head.all(hdrs.CONTENT_ENCODING))
             kind = next(iter(head.all(hdrs.CONTENT_TYPE)), "")
-            data = await Outgoing(self.guard, self.injected.exchange, coding, kind).framed(body, headers)
+            data = await Outgoing(self.guard, self.injected.exchange, coding, kind).framed(
+                body, headers, buffered
+            )
         target = self.injected.target
         if (one := aws.signer(self.bound, target, headers)) is None:
             return Ready(data, self.injected.used)
-        data = await aws.sign(one, head.method, target, self.allowed.host, headers, data)
+        data = await aws.sign(one, head.method, target, self.allowed.host, headers, data, buffered)
         return Ready(data, self.injected.used | {one.name})
 
 
@@ -204,6 +215,11 @@ class Outbound:
 def bad_request(allowed: Allowed, message: str, hint: str) -> Denied:
     """The refusal of a request that cannot be sent as it is, or of an answer that cannot be passed on."""
     return Denied(allowed.host, allowed.port, Reason.BAD_REQUEST, message, hint)
+
+
+def too_many_bytes(allowed: Allowed) -> StopError:
+    """The refusal of a request that cannot be gathered beside the others (G-340)."""
+    return StopError(bad_request(allowed, MESSAGE, HINT), 429)
 
 
 def unanswered(allowed: Allowed, what: str) -> Denied:

@@ -10,6 +10,7 @@ from aiohttp import hdrs
 from multidict import CIMultiDict
 
 from corral.gateway import codings
+from corral.gateway.buffered import Buffered
 from corral.gateway.inject import Exchange, body_form
 from corral.gateway.redact import Forms, Redactor
 
@@ -81,9 +82,11 @@ class Outgoing:
             yield last
 
     async def framed(
-        self, body: AsyncIterator[bytes], headers: CIMultiDict[str]
+        self, body: AsyncIterator[bytes], headers: CIMultiDict[str], buffered: Buffered
     ) -> "bytes | AsyncIterator[bytes]":
-        """The body with the fields that frame it, as `headers` then say: unchanged ones keep their length (G-81)."""
+        """The body with the fields that frame it, as `headers` then say: unchanged ones keep their length (G-81).
+        Raises TooManyBytesError.
+        """
         stream = self.stream(body)
         if not self.exchange:
             return stream
@@ -92,6 +95,7 @@ class Outgoing:
         parts = bytearray()
         if known and int(known[0]) <= WHOLE:
             async for piece in stream:
+                buffered.add(len(piece))
                 parts += piece
                 if len(parts) > 2 * WHOLE:
                     return _resumed(bytes(parts), stream)
