@@ -183,25 +183,19 @@ class ModelService:
     async def _judged(
         self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: Buffered
     ) -> "_Judged":
-        head = "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
-        forms = self._box.tenants_secrets
         if not wanted.has_body:
-            return _Judged(Prepared(wanted, b""), _leak_in(forms, head))
-        terms = self._terms(request, spec)
-
-        def judge(data: bytes) -> _Judged:
-            prepared = prepare(terms, wanted, data, body.parse(data))
-            return _Judged(prepared, _leak_in(forms, head, prepared.data))
-
+            return _Judged(Prepared(wanted, b""), _leak_in(self._box.tenants_secrets, _head(request)))
         try:
             coding = _coding(request)
             await continue_if_asked(request, CIMultiDict(request.headers))
             raw = await body.read(request.content, buffered.add)
             small = body.decode_small(raw, coding)
-            if small is None:
-                return await self._judged_apart(raw, coding, buffered, judge)
-            buffered.add(len(small) - len(raw))
-            return judge(small)
+            if small is not None:
+                buffered.add(len(small) - len(raw))
+                return self._judge(request, spec, wanted)(small)
+            async with self._box.large, self._large:
+                judge = self._judge(request, spec, wanted)
+                return await _judged_apart(raw, coding, buffered, judge)
         except TooManyBytesError:
             raise _RefusedError(429, MESSAGE, HINT, "too-many-bytes", 2) from None
         except TooLarge as error:
@@ -218,18 +212,17 @@ class ModelService:
                 408, "the request body did not come", "send it at once", "body-timeout"
             ) from None
 
-    async def _judged_apart(
-        self, raw: bytes, coding: str, buffered: Buffered, judge: Callable[[bytes], "_Judged"]
-    ) -> "_Judged":
-        """Judge a large body in a thread, where it holds up nobody: one of a sandbox's at a time, and few of all, since it
-        takes many times its bytes while it is parsed (G-340).
-        """
-        async with self._box.large, self._large:
-            most = body.most_decoded(len(raw), coding)
-            buffered.add(most - len(raw))
-            data, judged = await _off_loop(lambda: _decoded_and(raw, coding, judge))
-            buffered.add(len(data) - most)
-            return judged
+    def _judge(
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint
+    ) -> Callable[[bytes], "_Judged"]:
+        """What judges a body by all that is in force now, in whatever thread."""
+        terms, forms, head = self._terms(request, spec), self._box.tenants_secrets, _head(request)
+
+        def judge(data: bytes) -> _Judged:
+            prepared = prepare(terms, wanted, data, body.parse(data))
+            return _Judged(prepared, _leak_in(forms, head, prepared.data))
+
+        return judge
 
     def _terms(self, request: web.BaseRequest, spec: SecretSpec) -> Terms:
         betas = ",".join(request.headers.getall("anthropic-beta", []))
@@ -370,6 +363,24 @@ def _leak_in(forms: Forms | None, *texts: bytes) -> str | None:
     if forms is None:
         return None
     return next((name for text in texts if (name := forms.plainly_in(text)) is not None), None)
+
+
+def _head(request: web.BaseRequest) -> bytes:
+    """What may hold a secret beside the body."""
+    return "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
+
+
+async def _judged_apart(
+    raw: bytes, coding: str, buffered: Buffered, judge: Callable[[bytes], _Judged]
+) -> _Judged:
+    """Judge a large body in a thread, where it holds up nobody. The caller has its turn: one of a sandbox's at a time, and
+    few of all, since a body takes many times its bytes while it is parsed (G-340).
+    """
+    most = body.most_decoded(len(raw), coding)
+    buffered.add(most - len(raw))
+    data, judged = await _off_loop(lambda: _decoded_and(raw, coding, judge))
+    buffered.add(len(data) - most)
+    return judged
 
 
 def _decoded_and(raw: bytes, coding: str, judge: Callable[[bytes], _Judged]) -> tuple[bytes, _Judged]:
