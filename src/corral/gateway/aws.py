@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from multidict import CIMultiDict
 
 from corral.errors import Forbidden
+from corral.gateway.buffered import Buffered
 from corral.gateway.inject import Bound, signs
 from corral.wire import sigv4
 
@@ -29,9 +30,9 @@ def signer(bound: Sequence[Bound], target: str, headers: CIMultiDict[str]) -> Bo
 
 
 async def sign(
-    one: Bound, method: str, target: str, host: str, headers: CIMultiDict[str], data: Data
+    one: Bound, method: str, target: str, host: str, headers: CIMultiDict[str], data: Data, buffered: Buffered
 ) -> Data:
-    """The body, with `headers` signed for it by the real key. Raises Forbidden."""
+    """The body, with `headers` signed for it by the real key. Raises Forbidden, TooManyBytesError."""
     if len(headers.getall("Authorization", [])) != 1:
         raise Forbidden("the request is signed more than once", "sign it once")
     found = sigv4.parse(headers["Authorization"])
@@ -39,7 +40,7 @@ async def sign(
         raise Forbidden("the request is signed with another key", "use the key of this sandbox's environment")
     sigv4.check_destination(found, host)
     declared = sigv4.payload_hash(headers.get(sigv4.CONTENT_HASH, ""))
-    first, rest = await _beginning(data)
+    first, rest = await _beginning(data, buffered)
     if sigv4.gives_credentials(found.service, target, list(headers.items()), first):
         raise Forbidden("this call's answer would hold credentials", "have it made on the host")
     if rest is not None and declared is None:
@@ -64,12 +65,13 @@ def _key(one: Bound) -> sigv4.Key:
     return sigv4.Key(*parts)
 
 
-async def _beginning(data: Data) -> tuple[bytes, AsyncIterator[bytes] | None]:
+async def _beginning(data: Data, buffered: Buffered) -> tuple[bytes, AsyncIterator[bytes] | None]:
     """A body's first bytes, and the rest of one that is larger than what is gathered."""
     if data is None or isinstance(data, bytes):
         return data or b"", None
     parts = bytearray()
     async for piece in data:
+        buffered.add(len(piece))
         parts += piece
         if len(parts) > MAX_HASHED:
             return bytes(parts), data

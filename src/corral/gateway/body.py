@@ -5,7 +5,7 @@ differently.
 import asyncio
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,22 @@ import zstandard
 from aiohttp import StreamReader
 
 from corral.errors import InvalidInput, TooLarge
+from corral.wire.crowding import crowded
+from corral.wire.fields import JUDGED, plainly_spelled
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request body, as sent and as decoded (G-186)."""
 IDLE = 120.0
 """Seconds without a byte."""
 INLINE = 128 * 1024
-"""Bytes up to which a body is decoded and parsed at once; larger ones would hold up everybody and go to a
-thread.
+"""Bytes of a decoded body up to which it is decoded, parsed and judged at once; larger ones would hold up everybody and go
+to a thread.
 """
 CODINGS = ("gzip", "deflate", "br", "zstd", "identity")
-_DECODED_AT_ONCE = 1024 * 1024
+MAX_RATIO = 200
+"""Decoded bytes for each that was sent, of a body over `_ANY_RATIO`: conversations make tens."""
+_ANY_RATIO = 1024 * 1024
+_DECODED_AT_ONCE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,68 +65,89 @@ def too_large() -> TooLarge:
     return TooLarge("the request body is too large", f"send at most {MAX_BODY // 1024 // 1024} MiB")
 
 
-def decode(data: bytes, coding: str) -> bytes:
+def most_decoded(size: int, coding: str) -> int:
+    """Bytes that a body of `size` is at most when it is decoded: beyond that it is refused (G-182)."""
+    return size if coding == "identity" else min(MAX_BODY, max(_ANY_RATIO, MAX_RATIO * size))
+
+
+def decode_small(data: bytes, coding: str) -> bytes | None:
+    """The body without its Content-Encoding if it is at most INLINE then, else None. Raises InvalidInput."""
+    if len(data) > INLINE:
+        return None
+    try:
+        return decode(data, coding, INLINE)
+    except TooLarge:
+        return None
+
+
+def decode(data: bytes, coding: str, most: int = MAX_BODY) -> bytes:
     """The body without its Content-Encoding (G-182). Raises InvalidInput for bytes that are not what they are
-    said to be, TooLarge for more than the limit. `coding` is one of `CODINGS`.
+    said to be, TooLarge as soon as they are more than `most` or than `most_decoded`. `coding` is one of `CODINGS`.
     """
     if coding == "identity":
         return data
+    most = min(most, most_decoded(len(data), coding))
+    decoded = bytearray()
     try:
-        match coding:
-            case "zstd":
-                return _zstd(data)
-            case "br":
-                return _brotli(data)
-            case "gzip":
-                return _zlib(data, 31)
-            case _:
-                # What HTTP calls deflate has a header; some clients leave it out.
-                return _zlib(data, 15 if _has_zlib_header(data) else -15)
+        for piece in _pieces(data, coding):
+            decoded += piece
+            if len(decoded) > most:
+                raise too_large()
     except (zlib.error, zstandard.ZstdError, brotli.error):
         raise InvalidInput(f"the request body is not valid {coding}", "send it uncompressed") from None
+    return bytes(decoded)
+
+
+def _pieces(data: bytes, coding: str) -> Iterator[bytes]:
+    match coding:
+        case "zstd":
+            return _zstd(data)
+        case "br":
+            return _brotli(data)
+        case "gzip":
+            return _zlib(data, 31)
+        case _:
+            # What HTTP calls deflate has a header; some clients leave it out.
+            return _zlib(data, 15 if _has_zlib_header(data) else -15)
 
 
 def _has_zlib_header(data: bytes) -> bool:
     return len(data) >= 2 and data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
 
 
-def _brotli(data: bytes) -> bytes:
+def _brotli(data: bytes) -> Iterator[bytes]:
     decoder = brotli.Decompressor()
-    decoded = bytearray(decoder.process(data, output_buffer_limit=_DECODED_AT_ONCE))
+    yield decoder.process(data, output_buffer_limit=_DECODED_AT_ONCE)
     while not decoder.is_finished():
         more = decoder.process(b"", output_buffer_limit=_DECODED_AT_ONCE)
-        decoded += more
-        if len(decoded) > MAX_BODY:
-            raise too_large()
+        yield more
         if not more and decoder.can_accept_more_data():
             raise brotli.error("incomplete")
-    return bytes(decoded)
 
 
-def _zlib(data: bytes, window: int) -> bytes:
+def _zlib(data: bytes, window: int) -> Iterator[bytes]:
     decoder = zlib.decompressobj(window)
-    decoded = decoder.decompress(data, MAX_BODY + 1)
-    if len(decoded) > MAX_BODY:
-        raise too_large()
+    yield decoder.decompress(data, _DECODED_AT_ONCE)
+    # What came is taken at its end, while more of what it makes may still be inside.
+    while not decoder.eof and (more := decoder.decompress(decoder.unconsumed_tail, _DECODED_AT_ONCE)):
+        yield more
     if not decoder.eof or decoder.unused_data:
         raise zlib.error("incomplete or followed by other bytes")
-    return decoded
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data: bytes) -> Iterator[bytes]:
     decoder = zstandard.ZstdDecompressor(max_window_size=128 * 1024 * 1024).stream_reader(data)
-    parts = bytearray()
-    while chunk := decoder.read(1024 * 1024):
-        parts += chunk
-        if len(parts) > MAX_BODY:
-            raise too_large()
-    return bytes(parts)
+    while chunk := decoder.read(_DECODED_AT_ONCE):
+        yield chunk
 
 
 def parse(data: bytes) -> Parsed:
-    """The JSON object in a body. Raises InvalidInput for what parsers read differently: repeated keys, NaN,
-    bytes that are not UTF-8, anything but an object (G-181).
+    """The JSON object in a body. Raises InvalidInput for what parsers read differently: repeated keys, fields that differ in
+    nothing but case, NaN, bytes that are not UTF-8, anything but an object (G-181); and for more values than fit into
+    memory (G-340).
     """
+    if crowded(data):
+        raise _bad("it holds too many values")
     try:
         text = data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -133,6 +159,7 @@ def parse(data: bytes) -> Parsed:
         raise _bad(str(error)[:200]) from None
     if not isinstance(value, dict):
         raise _bad("it is not an object")
+    plainly_spelled(value, JUDGED)
     return Parsed(text, value)
 
 

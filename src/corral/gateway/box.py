@@ -85,6 +85,7 @@ class Box:
         self.lookups = asyncio.Semaphore(_LOOKUPS)
         self.model_calls = 0
         self.buffered = 0
+        self.large = asyncio.Semaphore(1)
         self.closed = asyncio.Event()
         self._model_hosts = model_hosts
         self._bypass = bypass

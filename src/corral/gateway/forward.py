@@ -17,10 +17,20 @@ from yarl import URL
 from corral.errors import Forbidden, InvalidInput
 from corral.gateway import aws, framing, websocket
 from corral.gateway.box import Box
+from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import Dialer, proxy_refusal
 from corral.gateway.multiplex import Multiplexed
-from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request, distrusted, unanswered
+from corral.gateway.outbound import (
+    Call,
+    Head,
+    Outbound,
+    StopError,
+    bad_request,
+    distrusted,
+    too_many_bytes,
+    unanswered,
+)
 from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, closing, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
@@ -122,22 +132,26 @@ class Forwarder:
         headers.update(for_proxy)
         await continue_if_asked(request, headers)
         try:
-            ready = await call.ready(head, body_of(request) if request.body_exists else None, headers)
-            host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
-            sent = self._session.request(
-                request.method,
-                URL(f"{scheme}://{host}:{allowed.port}{call.injected.target}", encoded=True),
-                headers=headers,
-                data=ready.data,
-                chunked=True if _is_endless(ready.data, headers) else None,
-                allow_redirects=False,
-                proxy=proxy.url if proxy is not None else None,
-                proxy_headers=for_tunnel,
-                ssl=self._certificates.context(call.bound),
-            )
-            async with sent as upstream:
-                self._outbound.sent(head, call, upstream.status, ready.used | shown(call.bound))
-                return await self._relay(request, upstream, call)
+            with Buffered(self._box) as buffered:
+                body = body_of(request) if request.body_exists else None
+                ready = await call.ready(head, body, headers, buffered)
+                host = f"[{allowed.host}]" if ":" in allowed.host else allowed.host
+                sent = self._session.request(
+                    request.method,
+                    URL(f"{scheme}://{host}:{allowed.port}{call.injected.target}", encoded=True),
+                    headers=headers,
+                    data=ready.data,
+                    chunked=True if _is_endless(ready.data, headers) else None,
+                    allow_redirects=False,
+                    proxy=proxy.url if proxy is not None else None,
+                    proxy_headers=for_tunnel,
+                    ssl=self._certificates.context(call.bound),
+                )
+                async with sent as upstream:
+                    self._outbound.sent(head, call, upstream.status, ready.used | shown(call.bound))
+                    return await self._relay(request, upstream, call)
+        except TooManyBytesError:
+            raise too_many_bytes(allowed) from None
         except StopError:
             raise
         except InvalidInput as error:

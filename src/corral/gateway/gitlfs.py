@@ -20,6 +20,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from corral.gateway.box import Box
+from corral.gateway.buffered import HINT, MESSAGE, Buffered, TooManyBytesError
 from corral.gateway.forward import continue_if_asked, pump
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target, refused_by_server
 from corral.gateway.rewrite import Guard, Outgoing
@@ -27,9 +28,18 @@ from corral.gateway.upstream import body_of
 from corral.model.git import Access
 from corral.policy.egress import GATEWAY_HOST, Reason
 from corral.policy.repos import PREFIX, Route, Service
+from corral.wire.crowding import crowded
 
 KIND = "application/vnd.git-lfs+json"
-_MAX_JSON = 4 * 1024 * 1024
+MAX_OBJECTS = 1_000
+"""Objects of a batch; git lfs asks for a hundred at a time."""
+_MAX_REQUEST = 1024 * 1024
+_MAX_ANSWER = 4 * 1024 * 1024
+_MAX_CONTAINERS, _MAX_ITEMS = 20_000, 100_000
+"""Of an answer: an object of a batch has ten lists and objects, a lock two."""
+_AT_ONCE = 8
+_FIELDS = frozenset({"operation", "hash_algo", "path", "cursor", "limit", "force"})
+_OBJECT_FIELDS = frozenset({"oid", "size"})
 _MAX_TRANSFERS = 20_000
 _LONGEST = 3600.0
 _ACTIONS = {"download": "GET", "upload": "PUT", "verify": "POST"}
@@ -58,33 +68,40 @@ class LfsService:
         self._box = box
         self._upstream = upstream
         self._transfers: OrderedDict[str, _Transfer] = OrderedDict()
+        self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def serve(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
         """Answer a request."""
         await continue_if_asked(request, CIMultiDict(request.headers))
         match route.service:
-            case Service.LFS_BATCH:
-                return await self._batch(request, route, target)
             case Service.LFS_TRANSFER:
                 return await self._transfer(request, route, target)
             case _:
-                body = await self._json_of(request, route.host) if request.method == "POST" else None
+                return await self._ask_about(request, route, target)
+
+    async def _ask_about(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
+        """Answer a JSON request, few of them at a time: what is parsed takes many times its bytes (G-340)."""
+        with Buffered(self._box) as buffered:
+            raw = await self._read(request, route.host, buffered) if request.method == "POST" else None
+            async with self._turn:
+                body = None if raw is None else known_fields(raw)
+                if body is not None and route.service is Service.LFS_BATCH:
+                    return await self._batch(request, route, target, body)
                 return _answer(*await self._ask(request.method, target.url(route), target, body))
 
-    async def _json_of(self, request: web.BaseRequest, host: str) -> dict[str, Any]:
+    async def _read(self, request: web.BaseRequest, host: str, buffered: Buffered) -> bytes:
         raw, guard = bytearray(), self._guard()
-        async for data in body_of(request):
-            raw += data
-            if len(raw) > _MAX_JSON:
-                raise GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
+        try:
+            async for data in body_of(request):
+                buffered.add(len(data))
+                raw += data
+                if len(raw) > _MAX_REQUEST:
+                    raise _too_much()
+        except TooManyBytesError:
+            raise GitRefusedError(429, MESSAGE, HINT, "too-many-bytes") from None
         if guard is not None and (name := guard.forms.first_in(bytes(raw))) is not None:
             raise self._leaked(host, name)
-        try:
-            return _parsed(bytes(raw))
-        except GitRefusedError:
-            raise GitRefusedError(
-                422, "the LFS request is not a JSON object", "use git lfs", "bad-lfs"
-            ) from None
+        return bytes(raw)
 
     def _guard(self) -> Guard | None:
         """What looks for secrets themselves that can be no word of a file (G-44)."""
@@ -98,8 +115,9 @@ class LfsService:
             "take it out; on the host, replace the secret: it has leaked", Reason.SECRET.value,
         )  # fmt: skip
 
-    async def _batch(self, request: web.BaseRequest, route: Route, target: Target) -> web.StreamResponse:
-        body = await self._json_of(request, route.host)
+    async def _batch(
+        self, request: web.BaseRequest, route: Route, target: Target, body: dict[str, Any]
+    ) -> web.StreamResponse:
         operation = body.get("operation")
         if operation not in ("download", "upload"):
             raise GitRefusedError(
@@ -257,12 +275,40 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     raw = bytearray()
     async for data in answer.content.iter_any():
         raw += data
-        if len(raw) > _MAX_JSON:
+        if len(raw) > _MAX_ANSWER:
             raise _strange()
     return bytes(raw)
 
 
+def known_fields(raw: bytes) -> dict[str, Any]:
+    """A request with what LFS knows of, and nothing else. Raises GitRefusedError."""
+    if crowded(raw, MAX_OBJECTS + 10, 10 * MAX_OBJECTS):
+        raise _too_much()
+    try:
+        value = _parsed(raw)
+    except GitRefusedError:
+        raise GitRefusedError(422, "the LFS request is not a JSON object", "use git lfs", "bad-lfs") from None
+    kept = _scalars(value, _FIELDS)
+    if isinstance(ref := value.get("ref"), dict):
+        kept["ref"] = _scalars(ref, frozenset({"name"}))
+    if isinstance(objects := value.get("objects"), list):
+        if len(objects) > MAX_OBJECTS:
+            raise _too_much()
+        kept["objects"] = [_scalars(one, _OBJECT_FIELDS) for one in objects if isinstance(one, dict)]
+    return kept
+
+
+def _scalars(value: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: value[name] for name in names if name in value and not isinstance(value[name], dict | list)}
+
+
+def _too_much() -> GitRefusedError:
+    return GitRefusedError(413, "the LFS request is too large", "ask for fewer objects", "bad-lfs")
+
+
 def _parsed(raw: bytes) -> dict[str, Any]:
+    if crowded(raw, _MAX_CONTAINERS, _MAX_ITEMS):
+        raise _strange()
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):

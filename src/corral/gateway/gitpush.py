@@ -72,13 +72,16 @@ class PushService:
         """Answer a POST to `git-receive-pack`. `renewed` gives the target with the credential that is good at the end of
         the wait.
         """
-        body = PushBody(request)
-        head = await body.head()
-        if not head.commands:
-            return empty()
-        if not self._attempts.take(asyncio.get_running_loop().time()):
-            raise GitRefusedError(429, "this sandbox pushes too often", "wait a minute", "push-rate")
-        return await _Push(self._services, request, route, target, renewed, head, body).run()
+        body = PushBody(request, self._services.box)
+        try:
+            head = await body.head()
+            if not head.commands:
+                return empty()
+            if not self._attempts.take(asyncio.get_running_loop().time()):
+                raise GitRefusedError(429, "this sandbox pushes too often", "wait a minute", "push-rate")
+            return await _Push(self._services, request, route, target, renewed, head, body).run()
+        finally:
+            body.close()
 
 
 class _Push:

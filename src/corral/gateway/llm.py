@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -21,13 +23,15 @@ from corral.errors import CorralError, Forbidden, InvalidInput, TooLarge
 from corral.gateway import body, framing
 from corral.gateway.access import tokens, upstream_fields
 from corral.gateway.answer import Answer
-from corral.gateway.box import MAX_BUFFERED, Box
+from corral.gateway.box import Box
+from corral.gateway.buffered import HINT, MESSAGE, Buffered, TooManyBytesError
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
 from corral.gateway.endpoints import Endpoint, endpoint, open_endpoints, refusal, upstream_url
 from corral.gateway.forward import continue_if_asked
 from corral.gateway.metering import Call
 from corral.gateway.pricing import PriceBook
 from corral.gateway.raising import Raising
+from corral.gateway.redact import Forms
 from corral.gateway.replies import closing, model_error, plain
 from corral.gateway.requests import Limits, Prepared, Terms, prepare
 from corral.gateway.reservations import Request
@@ -40,8 +44,12 @@ from corral.wire.link import SecretSpec
 
 ANSWER_IDLE = 900.0
 """Seconds without a byte from a provider: models think for minutes before they answer."""
+LARGE_AT_ONCE = 2
+"""Large request bodies that a process parses at a time, each of which may take some hundred MiB meanwhile."""
 _POOL = 256
 _SLICE = 256 * 1024
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +79,11 @@ class ModelService:
         prices: Callable[[], PriceBook],
         limits: Callable[[], Limits],
         reservations: Raising,
+        large: asyncio.Semaphore,
     ) -> None:
+        """`large` is this process's turn to work on a large body: it has LARGE_AT_ONCE."""
         self._box = box
+        self._large = large
         self._dialer = dialer
         self._granted = granted
         self._prices = prices
@@ -150,10 +161,11 @@ class ModelService:
             raise _RefusedError(
                 403, refusal(spec.provider, request.method, rest), open_endpoints(spec.provider), "endpoint-not-allowed",
             )  # fmt: skip
-        with _Buffered(self._box) as buffered:
-            prepared = await self._prepare(request, spec, wanted, buffered)
+        with Buffered(self._box) as buffered:
+            judged = await self._judged(request, spec, wanted, buffered)
             headers = _headers(request, spec, wanted)
-            self._check_for_leaks(request, spec, prepared.data)
+            self._refuse_leak(spec, judged.leaked)
+            prepared = judged.prepared
             number = 0 if prepared.call is None else await self._reserve(prepared.call)
             return await self._send(request, credential, query, prepared, headers, number)
 
@@ -168,18 +180,24 @@ class ModelService:
         message = "the token is not this sandbox's" if found else "the request carries no token"
         raise _RefusedError(401, message, hint, "bad-token" if found else "no-token")
 
-    async def _prepare(
-        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: "_Buffered"
-    ) -> Prepared:
+    async def _judged(
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint, buffered: Buffered
+    ) -> "_Judged":
         if not wanted.has_body:
-            return Prepared(wanted, b"")
+            return _Judged(Prepared(wanted, b""), _leak_in(self._box.tenants_secrets, _head(request)))
         try:
             coding = _coding(request)
             await continue_if_asked(request, CIMultiDict(request.headers))
             raw = await body.read(request.content, buffered.add)
-            data, parsed = await _off_loop(len(raw), lambda: _decoded(raw, coding))
-            buffered.add(len(data) - len(raw) if data is not raw else 0)
-            return prepare(self._terms(request, spec), wanted, data, parsed)
+            small = body.decode_small(raw, coding)
+            if small is not None:
+                buffered.add(len(small) - len(raw))
+                return self._judge(request, spec, wanted)(small)
+            async with self._box.large, self._large:
+                judge = self._judge(request, spec, wanted)
+                return await _judged_apart(raw, coding, buffered, judge)
+        except TooManyBytesError:
+            raise _RefusedError(429, MESSAGE, HINT, "too-many-bytes", 2) from None
         except TooLarge as error:
             raise _RefusedError(413, error.message, error.hint, "body-too-large") from None
         except InvalidInput as error:
@@ -194,17 +212,24 @@ class ModelService:
                 408, "the request body did not come", "send it at once", "body-timeout"
             ) from None
 
+    def _judge(
+        self, request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint
+    ) -> Callable[[bytes], "_Judged"]:
+        """What judges a body by all that is in force now, in whatever thread."""
+        terms, forms, head = self._terms(request, spec), self._box.tenants_secrets, _head(request)
+
+        def judge(data: bytes) -> _Judged:
+            prepared = prepare(terms, wanted, data, body.parse(data))
+            return _Judged(prepared, _leak_in(forms, head, prepared.data))
+
+        return judge
+
     def _terms(self, request: web.BaseRequest, spec: SecretSpec) -> Terms:
         betas = ",".join(request.headers.getall("anthropic-beta", []))
         return Terms(self._box, spec, self._prices(), self._limits(), betas, datetime.now(UTC))
 
-    def _check_for_leaks(self, request: web.BaseRequest, spec: SecretSpec, data: bytes) -> None:
+    def _refuse_leak(self, spec: SecretSpec, found: str | None) -> None:
         """No secret itself goes to a model (G-44)."""
-        forms = self._box.tenants_secrets
-        head = "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
-        found = next(
-            (n for text in (head, data) if forms and (n := forms.plainly_in(text)) is not None), None
-        )
         if found is None:
             return
         self._box.leak("a model call", found, _host(spec))
@@ -295,29 +320,6 @@ class ModelService:
             raise _unreachable(spec) from None
 
 
-class _Buffered:
-    """Bytes of request bodies that a box has in memory, bounded over all its calls (G-340)."""
-
-    def __init__(self, box: Box) -> None:
-        self._box = box
-        self._size = 0
-
-    def __enter__(self) -> "_Buffered":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._box.buffered -= self._size
-
-    def add(self, size: int) -> None:
-        """Count bytes in. Raises when the box would hold too many."""
-        if self._box.buffered + size > MAX_BUFFERED:
-            raise _RefusedError(
-                429, "this sandbox has too many large requests in flight", "try again", "too-many-bytes", 2
-            )
-        self._box.buffered += size
-        self._size += size
-
-
 def _headers(request: web.BaseRequest, spec: SecretSpec, wanted: Endpoint) -> CIMultiDict[str]:
     """The header fields of the call upstream."""
     try:
@@ -349,16 +351,51 @@ def _coding(request: web.BaseRequest) -> str:
     return coding
 
 
-def _decoded(raw: bytes, coding: str) -> tuple[bytes, body.Parsed]:
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A request that may be sent, and the name of the secret that stands in it, if one does."""
+
+    prepared: Prepared
+    leaked: str | None
+
+
+def _leak_in(forms: Forms | None, *texts: bytes) -> str | None:
+    if forms is None:
+        return None
+    return next((name for text in texts if (name := forms.plainly_in(text)) is not None), None)
+
+
+def _head(request: web.BaseRequest) -> bytes:
+    """What may hold a secret beside the body."""
+    return "\n".join((request.raw_path, *request.headers.values())).encode("utf-8", "replace")
+
+
+async def _judged_apart(
+    raw: bytes, coding: str, buffered: Buffered, judge: Callable[[bytes], _Judged]
+) -> _Judged:
+    """Judge a large body in a thread, where it holds up nobody. The caller has its turn: one of a sandbox's at a time, and
+    few of all, since a body takes many times its bytes while it is parsed (G-340).
+    """
+    most = body.most_decoded(len(raw), coding)
+    buffered.add(most - len(raw))
+    data, judged = await _off_loop(lambda: _decoded_and(raw, coding, judge))
+    buffered.add(len(data) - most)
+    return judged
+
+
+def _decoded_and(raw: bytes, coding: str, judge: Callable[[bytes], _Judged]) -> tuple[bytes, _Judged]:
     data = body.decode(raw, coding)
-    return data, body.parse(data)
+    return data, judge(data)
 
 
-async def _off_loop(size: int, work: Callable[[], tuple[bytes, body.Parsed]]) -> tuple[bytes, body.Parsed]:
-    """Small work at once, large work in a thread, where it holds up nobody."""
-    if size <= body.INLINE:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+async def _off_loop(work: Callable[[], _T]) -> _T:
+    """Work in a thread. It returns once that is over, also if it is cancelled: only then is its memory free."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    finally:
+        if not future.done():
+            await asyncio.wait([future])
 
 
 def _sendable(data: bytes, headers: CIMultiDict[str]) -> bytes | AsyncIterator[bytes]:

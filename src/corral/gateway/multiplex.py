@@ -17,10 +17,20 @@ from h2.errors import ErrorCodes
 from corral.errors import CorralError, Forbidden, InvalidInput
 from corral.gateway import framing
 from corral.gateway.box import Box
+from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
 from corral.gateway.http2 import Connection, Stream, StreamError
-from corral.gateway.outbound import Call, Head, Outbound, StopError, bad_request, distrusted, unanswered
+from corral.gateway.outbound import (
+    Call,
+    Head,
+    Outbound,
+    StopError,
+    bad_request,
+    distrusted,
+    too_many_bytes,
+    unanswered,
+)
 from corral.gateway.redact import Redactor
 from corral.gateway.relay import Side
 from corral.gateway.replies import DECISION, denial
@@ -171,19 +181,21 @@ class Multiplexed(Connection):
         try:
             cutting = partial(_cut, stream)
             ongoing = Ongoing(allowed, head.method, head.path, tls=True, secrets=call.secrets, cut=cutting)
-            with self._box.ongoing(ongoing):
+            with self._box.ongoing(ongoing), Buffered(self._box) as buffered:
                 async with asyncio.TaskGroup() as group:
-                    await self._exchange(group, stream, head, call)
+                    await self._exchange(group, stream, head, call, buffered)
         except ExceptionGroup as failures:
             raise self._stopped(_first(failures), allowed) from None
 
-    async def _exchange(self, group: asyncio.TaskGroup, stream: Stream, head: Head, call: Call) -> None:
+    async def _exchange(
+        self, group: asyncio.TaskGroup, stream: Stream, head: Head, call: Call, buffered: Buffered
+    ) -> None:
         headers = call.headers()
         if call.bound and headers.popall("grpc-accept-encoding", None) is not None:
             headers["grpc-accept-encoding"] = "identity"
         if headers.popall(hdrs.EXPECT, None) is not None:
             stream.answer([(b":status", b"100")])
-        ready = await call.ready(head, None if stream.bodiless else stream.body(), headers)
+        ready = await call.ready(head, None if stream.bodiless else stream.body(), headers, buffered)
         authority = headers.popall(hdrs.HOST)[0]
         fields = http2.request_fields(
             head.method,
@@ -252,6 +264,8 @@ class Multiplexed(Connection):
         match error:
             case LeakError():
                 return StopError(self._outbound.leaked(allowed, error.name))
+            case TooManyBytesError():
+                return too_many_bytes(allowed)
             case Forbidden():
                 return StopError(bad_request(allowed, error.message, error.hint))
             case CorralError():

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from corral.gateway import aws, framing
 from corral.gateway.aws import Data
 from corral.gateway.box import Box
+from corral.gateway.buffered import HINT, MESSAGE, Buffered
 from corral.gateway.inject import Bound, Injected, Rejected, inject, missing
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import AbsentError, Guard, Outgoing, coding_of, readable_codings
@@ -93,9 +94,16 @@ class Call:
                 headers.popall(name, None)
         return headers
 
-    async def ready(self, head: Head, body: AsyncIterator[bytes] | None, headers: CIMultiDict[str]) -> Ready:
-        """The body as it is to be sent, with `headers` changed for it. Raises InvalidInput, Forbidden, LeakError, and
-        StopError for one without the placeholder that it must hold (G-27).
+    async def ready(
+        self,
+        head: Head,
+        body: AsyncIterator[bytes] | None,
+        headers: CIMultiDict[str],
+        buffered: Buffered,
+    ) -> Ready:
+        """The body as it is to be sent, with `headers` changed for it; what is gathered of it is counted until it is sent.
+        Raises InvalidInput, Forbidden, LeakError, TooManyBytesError, and StopError for one without the placeholder that it
+        must hold (G-27).
         """
         data: Data = None
         required = dict(self.injected.required)
@@ -106,13 +114,13 @@ class Call:
             kind = next(iter(head.all(hdrs.CONTENT_TYPE)), "")
             outgoing = Outgoing(self.guard, self.injected.exchange, coding, kind)
             try:
-                data = await outgoing.framed(body, headers, required)
+                data = await outgoing.framed(body, headers, buffered, required)
             except AbsentError as error:
                 raise StopError(absent(self.allowed, missing(required[error.stand]))) from None
         target = self.injected.target
         if (one := aws.signer(self.bound, target, headers)) is None:
             return Ready(data, self.injected.used)
-        data = await aws.sign(one, head.method, target, self.allowed.host, headers, data)
+        data = await aws.sign(one, head.method, target, self.allowed.host, headers, data, buffered)
         return Ready(data, self.injected.used | {one.name})
 
 
@@ -222,6 +230,11 @@ def bad_request(allowed: Allowed, message: str, hint: str) -> Denied:
 def absent(allowed: Allowed, rejected: Rejected) -> Denied:
     """The refusal of a request that may not be sent with what it holds."""
     return Denied(allowed.host, allowed.port, Reason.NO_PLACEHOLDER, rejected.message, rejected.hint)
+
+
+def too_many_bytes(allowed: Allowed) -> StopError:
+    """The refusal of a request that cannot be gathered beside the others (G-340)."""
+    return StopError(bad_request(allowed, MESSAGE, HINT), 429)
 
 
 def unanswered(allowed: Allowed, what: str) -> Denied:

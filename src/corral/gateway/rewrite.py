@@ -10,6 +10,7 @@ from aiohttp import hdrs
 from multidict import CIMultiDict
 
 from corral.gateway import codings
+from corral.gateway.buffered import Buffered
 from corral.gateway.inject import Exchange, body_form
 from corral.gateway.redact import Forms, Redactor
 
@@ -102,10 +103,15 @@ class Outgoing:
             yield last
 
     async def framed(
-        self, body: AsyncIterator[bytes], headers: CIMultiDict[str], required: Iterable[str] = ()
+        self,
+        body: AsyncIterator[bytes],
+        headers: CIMultiDict[str],
+        buffered: Buffered,
+        required: Iterable[str] = (),
     ) -> "bytes | AsyncIterator[bytes]":
         """The body with the fields that frame it, as `headers` then say: unchanged ones keep their length (G-81). Nothing of it
-        is sent before the `required` placeholders were found in it: raises AbsentError if they are not (G-27).
+        is sent before the `required` placeholders were found in it: raises AbsentError if they are not (G-27), and
+        TooManyBytesError.
         """
         swap = self._swap()
         stream = self._stream(body, swap)
@@ -113,9 +119,10 @@ class Outgoing:
             return stream
         headers.popall(hdrs.CONTENT_ENCODING, None)
         known = headers.popall(hdrs.CONTENT_LENGTH, [])
-        parts = await _beginning(stream, swap, set(required))
+        parts = await _beginning(stream, swap, set(required), buffered)
         if known and int(known[0]) <= WHOLE:
             async for piece in stream:
+                buffered.add(len(piece))
                 parts += piece
                 if len(parts) > 2 * WHOLE:
                     return _resumed(bytes(parts), stream)
@@ -123,13 +130,16 @@ class Outgoing:
         return _resumed(bytes(parts), stream) if parts else stream
 
 
-async def _beginning(stream: AsyncIterator[bytes], swap: Exchange, required: set[str]) -> bytearray:
-    """What a body begins with up to the last of the `required` placeholders. Raises AbsentError."""
+async def _beginning(
+    stream: AsyncIterator[bytes], swap: Exchange, required: set[str], buffered: Buffered
+) -> bytearray:
+    """What a body begins with up to the last of the `required` placeholders. Raises AbsentError, TooManyBytesError."""
     parts = bytearray()
     while left := required - swap.found:
         piece = await anext(stream, None)
         if piece is None or len(parts) > WHOLE:
             raise AbsentError(min(left))
+        buffered.add(len(piece))
         parts += piece
     return parts
 

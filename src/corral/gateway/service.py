@@ -25,7 +25,7 @@ from corral.gateway.forward import Forwarder
 from corral.gateway.front import Front
 from corral.gateway.git import GitService
 from corral.gateway.journal import Journal
-from corral.gateway.llm import ModelService
+from corral.gateway.llm import LARGE_AT_ONCE, ModelService
 from corral.gateway.pricing import PriceBook
 from corral.gateway.raising import Raising
 from corral.gateway.replies import closing, plain
@@ -82,6 +82,7 @@ class Service:
         self._send_audit = send_audit
         self._reservations = reservations
         self._limits = Limits()
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._served: dict[SandboxId, _Served] = {}
         self._vault = Vault()
         self._tokens = AppTokens(dialer)
@@ -204,6 +205,7 @@ class Service:
             lambda: self._prices,
             lambda: self._limits,
             Raising(box, self._reservations, self._desk, lambda: self._limits),
+            self._large,
         )
         git = GitService(box, self._dialer, self._granted, self._tokens, self._desk, self._spools)
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))

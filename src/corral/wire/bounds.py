@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.errors import Forbidden, InvalidInput
+from corral.wire.fields import plainly_spelled
+from corral.wire.tools import check_plugins, tools_in
 from corral.wire.usage import Api
 
 MAX_OUTPUT = 10_000_000
@@ -34,15 +36,8 @@ _MAX_DEPTH = 8
 _PICTURES = frozenset({"image", "image_url", "input_image"})
 _DOCUMENTS = frozenset({"document", "file", "input_file", "container_upload"})
 _AUDIO = frozenset({"input_audio", "audio", "output_audio"})
-_OWN_TOOLS = frozenset({"function", "custom"})
-_SEARCH_TOOLS = ("web_search", "web_fetch")
-_UNMETERED_TOOLS = (
-    "code_execution",
-    "code_interpreter",
-    "file_search",
-    "image_generation",
-    "mcp",
-)
+_CLEARING = "clear_"
+"""Edits of the conversation that only leave parts of it out."""
 _KEPT = ("previous_response_id", "conversation")
 _UNSAID = "what it costs is not in the answer"
 
@@ -81,11 +76,15 @@ def bounds(
     """
     survey = _Survey()
     _refuse_unmetered(api, request)
-    _survey_tools(request, survey)
+    _survey_tools(request.get("tools"), survey)
     _survey_caches(request, survey)
     for block in _blocks(request):
         _survey_block(block, survey)
-    if request.get("plugins") or request.get("web_search_options") is not None or ":online" in model:
+    if (
+        check_plugins(request.get("plugins"))
+        or request.get("web_search_options") is not None
+        or ":online" in model
+    ):
         survey.searches += SEARCHES
     limit, changes = _output(api, request, model, output)
     picture = DENSE_PICTURE if DENSE_PICTURES in model else PICTURE
@@ -114,23 +113,36 @@ def _refuse_unmetered(api: Api, request: Mapping[str, Any]) -> None:
         raise Forbidden("audio cannot be metered", "ask for text")
     if request.get("mcp_servers"):
         raise Forbidden(f"`mcp_servers` is not allowed here: {_UNSAID}", "connect to the server from inside")
+    _refuse_compaction(request)
     if api is Api.ANTHROPIC_MESSAGES and request.get("container") is not None:
         raise Forbidden(f"`container` is not allowed here: {_UNSAID}", "run code in the sandbox")
 
 
-def _survey_tools(request: Mapping[str, Any], survey: _Survey) -> None:
-    for tool in _dicts(request.get("tools")):
-        kind = tool.get("type")
-        if not isinstance(kind, str) or kind in _OWN_TOOLS:
-            continue
-        survey.described += 1
-        if kind.startswith(_UNMETERED_TOOLS):
+def _refuse_compaction(request: Mapping[str, Any]) -> None:
+    """A summary that the provider makes on the way is a call of its own, as long as all that came before."""
+    management = request.get("context_management")
+    if isinstance(management, dict):
+        plainly_spelled(management, ("edits",))
+    edits = management.get("edits") if isinstance(management, dict) else management
+    for edit in _dicts(edits if isinstance(edits, list) else [edits]):
+        plainly_spelled(edit, ("type",))
+        if not str(edit.get("type")).startswith(_CLEARING):
             raise Forbidden(
-                f"the provider's tool {kind[:64]!r} is not allowed here: {_UNSAID}",
-                "leave it out of `tools`, and use a tool inside the sandbox",
+                f"the edit {str(edit.get('type'))[:64]!r} of `context_management` is not allowed here: what it uses has no bound",
+                "sum up the conversation in a call of its own",
             )
-        if kind.startswith(_SEARCH_TOOLS):
-            survey.searches += number(tool, "max_uses", _MAX_SEARCHES) or SEARCHES
+    if request.get("compaction") is not None:
+        raise Forbidden(
+            "`compaction` is not allowed here: what it uses has no bound",
+            "sum up the conversation in a call of its own",
+        )
+
+
+def _survey_tools(value: object, survey: _Survey) -> None:
+    for tool in tools_in(value):
+        survey.described += tool.described
+        if tool.searches:
+            survey.searches += number(tool.fields, "max_uses", _MAX_SEARCHES) or SEARCHES
 
 
 def _survey_caches(value: object, survey: _Survey) -> None:
@@ -164,6 +176,9 @@ def _nested(block: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]
 
 
 def _survey_block(block: Mapping[str, Any], survey: _Survey) -> None:
+    if "tools" in block:
+        # They may come with the conversation, too.
+        _survey_tools(block["tools"], survey)
     kind = block.get("type")
     if not isinstance(kind, str):
         return

@@ -10,11 +10,13 @@ from typing import Any
 
 from corral.errors import Forbidden, InvalidInput
 from corral.wire.bounds import FRAME, MAX_CHOICES, MAX_OUTPUT, PICTURE, SEARCHES, Bounds, number
+from corral.wire.fields import plainly_spelled
 from corral.wire.gemini import mapping, mappings, pick, spelled
 from corral.wire.usage import Api
 
 _FREE_TOOLS = frozenset({"functionDeclarations"})
 _SEARCH_TOOLS = frozenset({"googleSearch", "googleSearchRetrieval"})
+_LIMITING = frozenset({"maxOutputTokens", "max_output_tokens", "candidateCount", "candidate_count"})
 _LOWER = re.compile(r"_([a-z])")
 _LIMITS: tuple[tuple[tuple[str, ...], int], ...] = (
     (("gemini-1.0", "gemini-pro"), 2_048),
@@ -61,6 +63,7 @@ def _embeddings(request: Mapping[str, Any], size: int, model: str) -> Bounds:
 
 def _output(request: Mapping[str, Any], model: str, default: int | None) -> tuple[int, dict[str, Any]]:
     config = mapping(pick(request, "generationConfig"))
+    plainly_spelled(config, _LIMITING)
     most = next((limit for names, limit in _LIMITS if model.startswith(names)), _LIMIT)
     named, several = spelled(config, "maxOutputTokens"), spelled(config, "candidateCount")
     pick(config, "maxOutputTokens"), pick(config, "candidateCount")

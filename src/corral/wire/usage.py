@@ -15,11 +15,16 @@ from typing import Any, assert_never
 
 from corral.errors import TooLarge
 from corral.wire import gemini
+from corral.wire.crowding import crowded
 from corral.wire.sse import Blocks, Decoder, Event
 
 MAX_JSON = 64 * 1024 * 1024
 """Bytes of a response that is not streamed; a longer one is metered by its size."""
 
+_LARGE = 128 * 1024
+"""Bytes from which on it is looked whether a text can be parsed without holding up everybody (G-340)."""
+_MOST_NUMBERS = 8_000_000
+"""Commas of an answer: a full batch of embeddings has six million."""
 _MAX_COUNT = 10**12
 _DELTA_FRAME = 110
 """Bytes of a text delta's event that are not text; measured over the three APIs, on the low side."""
@@ -291,6 +296,8 @@ def _texts(value: object) -> int:
 
 
 def _object(text: str | bytes) -> Mapping[str, Any] | None:
+    if len(text) > _LARGE and crowded(text, items=_MOST_NUMBERS):
+        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -329,18 +336,24 @@ def _own_key_cost(usage: Mapping[str, Any]) -> Decimal:
 
 
 def _anthropic(usage: Mapping[str, Any], known: Counts) -> Counts:
-    """Counts of `usage` over those known: a stream's last message repeats some and raises the others (G-192)."""
+    """Counts of `usage` over those known: a stream's last message repeats some and raises the others (G-192).
+
+    Where the answer took several samplings, they are listed, and the counts beside that list leave some of them out; none is
+    more than what all of them have together.
+    """
+    listed = usage.get("iterations")
+    steps = [step for step in listed if isinstance(step, dict)] if isinstance(listed, list) else []
 
     def larger(before: int, *path: str) -> int:
-        return max(before, _count(usage, *path) or 0)
+        return max(before, _count(usage, *path) or 0, sum(_count(step, *path) or 0 for step in steps))
 
-    split = _count(usage, "cache_creation", "ephemeral_1h_input_tokens") or 0
+    hour = larger(known.cache_write_1h, "cache_creation", "ephemeral_1h_input_tokens")
     return Counts(
         input=larger(known.input, "input_tokens"),
         output=larger(known.output, "output_tokens"),
         cache_read=larger(known.cache_read, "cache_read_input_tokens"),
-        cache_write=max(larger(known.cache_write, "cache_creation_input_tokens"), split),
-        cache_write_1h=max(known.cache_write_1h, split),
+        cache_write=max(larger(known.cache_write, "cache_creation_input_tokens"), hour),
+        cache_write_1h=hour,
         web_searches=larger(known.web_searches, "server_tool_use", "web_search_requests"),
     )
 

@@ -3,14 +3,20 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from corral.errors import CorralError, Forbidden
 from corral.gateway import aws
+from corral.gateway.box import MAX_BUFFERED, Box
+from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.inject import Bound
+from corral.gateway.rewrite import Outgoing
 from corral.model.binding import Binding, Mode
 from corral.model.secrets import Secret
 from corral.policy.bindings import complete_binding
@@ -24,6 +30,7 @@ BOUND = Bound.of(
 )
 FAKE = BOUND.pairs[0][0]
 SCOPE = f"{FAKE}/20261130/eu-west-1/s3/aws4_request"
+AUTHORIZATION = f"AWS4-HMAC-SHA256 Credential={SCOPE}, SignedHeaders=host;x-amz-date, Signature={'0' * 64}"
 
 words = st.sampled_from(
     [
@@ -44,6 +51,10 @@ names = st.sampled_from(["X-Amz-Date", "X-Amz-Security-Token", "Host", "X-A"])
 others = st.lists(st.tuples(names, st.text("ab 20261130TZ", max_size=16)), max_size=4)
 
 
+def box(held: int = 0) -> Box:
+    return cast(Box, SimpleNamespace(buffered=held))
+
+
 async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
@@ -58,7 +69,8 @@ async def made(
         headers[sigv4.CONTENT_HASH] = declared
     one = aws.signer([BOUND], target, headers)
     if one is not None:
-        data = await aws.sign(one, "PUT", target, HOST, headers, pieces(b"body", size))
+        with Buffered(box()) as buffered:
+            data = await aws.sign(one, "PUT", target, HOST, headers, pieces(b"body", size), buffered)
         assert data == b"body"
     return headers
 
@@ -101,3 +113,31 @@ def test_one_that_is_in_order_is_signed() -> None:
     )
     assert isinstance(found, list)
     assert REAL[0] in dict(found)["Authorization"]
+
+
+async def gathered(buffered: Buffered, *, signed: bool) -> None:
+    data = pieces(b"x" * 100, 7)
+    if signed:
+        fields = [("X-Amz-Date", "20261130T101112Z"), ("Host", HOST), ("Authorization", AUTHORIZATION)]
+        await aws.sign(BOUND, "PUT", "/", HOST, CIMultiDict(fields), data, buffered)
+    else:
+        outgoing = Outgoing(None, (("ph_stand", "value"),), "", "text/plain")
+        await outgoing.framed(data, CIMultiDict({"Content-Length": "100"}), buffered)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_what_is_gathered_counts_for_the_sandbox(signed: bool) -> None:
+    """G-340: while it is held, and not more than it may hold."""
+
+    async def run(held: int) -> None:
+        of = box(held)
+        try:
+            with Buffered(of) as buffered:
+                await gathered(buffered, signed=signed)
+                assert of.buffered == held + 100
+        finally:
+            assert of.buffered == held
+
+    asyncio.run(run(5))
+    with pytest.raises(TooManyBytesError):
+        asyncio.run(run(MAX_BUFFERED - 99))

@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from corral.gateway.box import Box
-from corral.gateway.gitlfs import LfsService, transfer_headers
+from corral.gateway import gitlfs
+from corral.gateway.box import MAX_BUFFERED, Box
+from corral.gateway.buffered import Buffered
+from corral.gateway.gitlfs import MAX_OBJECTS, LfsService, known_fields, transfer_headers
 from corral.gateway.gitupstream import GitRefusedError, GitUpstream, Target
 from corral.model.git import RepoGrant
 from corral.policy.repos import Route, Service
@@ -90,3 +95,62 @@ def test_any_object_of_a_servers_is_replaced_or_refused(one: object) -> None:
             "http://gateway.corral/git/forge.example/acme/app/info/lfs/transfer/"
         )
         assert 1 <= action["expires_in"] <= 3600
+
+
+def test_a_request_keeps_what_lfs_knows() -> None:
+    """G-244, G-340."""
+    one = {"oid": "a" * 64, "size": 5}
+    value = {
+        "operation": "upload",
+        "objects": [{**one, "x": [1]}],
+        "ref": {"name": "refs/heads/x", "y": {}},
+        "z": [[]],
+    }
+    assert known_fields(json.dumps(value).encode()) == {
+        "operation": "upload", "objects": [one], "ref": {"name": "refs/heads/x"},
+    }  # fmt: skip
+    lock = {"path": "a/b", "force": True, "limit": 3, "cursor": "c"}
+    assert known_fields(json.dumps(lock).encode()) == lock
+    assert known_fields(json.dumps({"path": {"a": 1}, "objects": 3, "ref": None}).encode()) == {}
+    full = {"operation": "download", "objects": [one] * MAX_OBJECTS, "ref": {"name": "x"}}
+    assert known_fields(json.dumps(full).encode()) == full
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"objects":[' + b"{}," * MAX_OBJECTS + b"{}]}",
+        b'{"x":[' + b"[]," * 300_000 + b"1]}",
+        b'{"x":[' + b"1," * 500_000 + b"1]}",
+        b"[]",
+        b"{",
+        b"\xff",
+    ],
+)
+def test_what_is_none_or_too_much_is_refused(raw: bytes) -> None:
+    """G-340: before it is parsed."""
+    with pytest.raises(GitRefusedError) as refused:
+        known_fields(raw)
+    assert refused.value.status == (413 if len(raw) > 9 else 422)
+
+
+def test_what_is_read_of_requests_counts_for_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-340."""
+
+    async def body(request: object) -> AsyncIterator[bytes]:
+        yield b'{"path":'
+        yield b'"a"}'
+
+    monkeypatch.setattr(gitlfs, "body_of", body)
+
+    async def read(held: int) -> tuple[bytes, int]:
+        box = cast(Box, SimpleNamespace(buffered=held, tenants_secrets=None))
+        service = LfsService(box, cast(GitUpstream, None))
+        with Buffered(box) as buffered:
+            raw = await service._read(cast(web.BaseRequest, None), "forge.example", buffered)
+            return raw, box.buffered
+
+    assert asyncio.run(read(5)) == (b'{"path":"a"}', 17)
+    with pytest.raises(GitRefusedError) as refused:
+        asyncio.run(read(MAX_BUFFERED))
+    assert refused.value.status == 429

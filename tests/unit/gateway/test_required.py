@@ -1,10 +1,14 @@
 """Where a placeholder is required, nothing is sent without it: in the body and in signatures too."""
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from multidict import CIMultiDict
 
+from corral.gateway.box import Box
+from corral.gateway.buffered import Buffered
 from corral.gateway.inject import Bound, Injected, Rejected, inject
 from corral.gateway.outbound import Call, Head, StopError
 from corral.gateway.rewrite import WHOLE
@@ -42,7 +46,8 @@ def call(bound: Bound, fields: list[tuple[str, str]]) -> Call:
 async def sent(fields: list[tuple[str, str]], body: AsyncIterator[bytes] | None) -> bytes:
     """The body that goes to the server."""
     made = call(BODY, fields)
-    ready = await made.ready(Head("POST", "/x", ()), body, CIMultiDict(fields))
+    buffered = Buffered(cast("Box", SimpleNamespace(buffered=0)))
+    ready = await made.ready(Head("POST", "/x", ()), body, CIMultiDict(fields), buffered)
     if ready.data is None or isinstance(ready.data, bytes):
         return ready.data or b""
     return b"".join([piece async for piece in ready.data])

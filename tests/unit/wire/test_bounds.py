@@ -188,6 +188,26 @@ def test_caching_is_seen_wherever_it_is_asked_for(control: object, hour: bool) -
         (Api.OPENAI_CHAT, {"audio": {"voice": "x"}}),
         (Api.OPENAI_CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}),
         (Api.ANTHROPIC_MESSAGES, {"tools": [{"type": "code_execution_20250825"}]}),
+        (
+            Api.ANTHROPIC_MESSAGES,
+            {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "dear"}]},
+        ),
+        (Api.ANTHROPIC_MESSAGES, {"tools": [{"type": "bash_20250124x"}]}),
+        (Api.ANTHROPIC_MESSAGES, {"tools": [{"type": ["bash_20250124"]}]}),
+        (Api.OPENAI_CHAT, {"tools": [{"type": "openrouter:advisor"}]}),
+        (Api.OPENAI_CHAT, {"tools": [{"type": "openrouter:image_generation"}]}),
+        (Api.OPENAI_CHAT, {"tools": [{"type": "web_search_and_more"}]}),
+        (Api.OPENAI_CHAT, {"plugins": [{"id": "web"}, {"id": "fusion", "model": "dear"}]}),
+        (Api.OPENAI_RESPONSES, {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}),
+        (Api.OPENAI_RESPONSES, {"tools": [{"type": "shell"}]}),
+        (Api.OPENAI_RESPONSES, {"tools": [{"type": "namespace", "tools": [{"type": "image_generation"}]}]}),
+        (
+            Api.OPENAI_RESPONSES,
+            {"input": [{"type": "additional_tools", "tools": [{"type": "code_interpreter"}]}]},
+        ),
+        (Api.OPENAI_RESPONSES, {"context_management": [{"type": "compaction", "compact_threshold": 1}]}),
+        (Api.ANTHROPIC_MESSAGES, {"context_management": {"edits": [{"type": "compact_20260112"}]}}),
+        (Api.ANTHROPIC_MESSAGES, {"compaction": {"type": "enabled"}}),
         (Api.ANTHROPIC_MESSAGES, {"mcp_servers": [{"url": "https://x"}]}),
         (Api.ANTHROPIC_MESSAGES, {"container": "c"}),
     ],
@@ -198,15 +218,53 @@ def test_what_cannot_be_metered_is_refused(api: Api, extra: dict[str, Any]) -> N
         bound({**MESSAGES, **extra}, api)
 
 
-def test_a_sandboxs_own_tools_are_free_to_be_named() -> None:
-    tools = [
-        {"type": "function", "name": "image_generation"},
-        {"type": "custom", "name": "apply_patch"},
-        {"type": "local_shell"},
-        {"type": "bash_20250124", "name": "bash"},
-        {"name": "code_execution"},
-    ]
-    assert bound({**MESSAGES, "tools": tools})[0].searches == 0
+@pytest.mark.parametrize(
+    ("tool", "described"),
+    [
+        ({"type": "function", "name": "image_generation"}, 0),
+        ({"type": "custom", "name": "apply_patch"}, 0),
+        ({"name": "code_execution"}, 0),
+        ({"type": "namespace", "name": "f", "tools": [{"type": "custom"}, {"type": "local_shell"}]}, 1),
+        ({"type": "local_shell"}, 1),
+        ({"type": "apply_patch"}, 1),
+        ({"type": "computer_use_preview"}, 1),
+        ({"type": "shell", "environment": {"type": "local"}}, 1),
+        ({"type": "tool_search", "execution": "client"}, 1),
+        ({"type": "bash_20250124", "name": "bash"}, 1),
+        ({"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}, 1),
+        ({"type": "computer_20250124", "name": "computer"}, 1),
+        ({"type": "memory_20250818", "name": "memory"}, 1),
+        ({"type": "tool_search_tool_bm25_20251119", "name": "search"}, 1),
+    ],
+)
+def test_tools_of_the_sandbox_are_open(tool: dict[str, Any], described: int) -> None:
+    """G-179: those that it describes itself, and those that the API describes and it carries out."""
+    request = {**MESSAGES, "tools": [tool]}
+    found = bound(request)[0]
+    assert (found.searches, found.input) == (0, size(request) + FRAME * (1 + described))
+    later = {"input": [{"type": "additional_tools", "role": "developer", "tools": [tool]}]}
+    assert bound(later, Api.OPENAI_RESPONSES)[0].input == size(later) + FRAME * (1 + described)
+
+
+@pytest.mark.parametrize(
+    "kind", ["web_search", "web_search_20260209", "web_search_preview", "web_search_preview_2025_03_11", "web_search_2025_08_26"]
+)  # fmt: skip
+def test_searches_are_open_by_all_their_names(kind: str) -> None:
+    assert bound({"tools": [{"type": kind}]}, Api.OPENAI_RESPONSES)[0].searches == SEARCHES
+
+
+@pytest.mark.parametrize("tool", [{"type": "function", "Type": "advisor"}, {"Type": "image_generation"}])
+def test_a_tool_has_one_reading(tool: dict[str, Any]) -> None:
+    """G-181."""
+    with pytest.raises(InvalidInput):
+        bound({**MESSAGES, "tools": [tool]})
+
+
+def test_parts_of_a_conversation_may_be_left_out() -> None:
+    """What Claude Code asks for."""
+    edits = [{"type": "clear_thinking_20251015", "keep": "all"}, {"type": "clear_tool_uses_20250919"}]
+    assert bound({**MESSAGES, "context_management": {"edits": edits}})[0].output == 100
+    assert bound({**MESSAGES, "context_management": None})[0].output == 100
 
 
 def test_limits_of_models() -> None:

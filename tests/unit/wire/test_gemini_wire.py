@@ -180,6 +180,8 @@ def test_pictures_documents_and_searches() -> None:
         ({"generationConfig": {"response_modalities": ["AUDIO"]}}, Forbidden),
         ({"generationConfig": {"speechConfig": {}}}, Forbidden),
         ({"serviceTier": "PRIORITY"}, Forbidden),
+        ({"generationConfig": {"maxOutputTokens": 1, "MaxOutputTokens": 9}}, InvalidInput),
+        ({"generationConfig": {"maxoutputtokens": 9}}, InvalidInput),
         ({"tools": [{"codeExecution": {}}]}, Forbidden),
         ({"tools": [{"functionDeclarations": [], "url_context": {}}]}, Forbidden),
         ({"contents": [{"parts": [{"fileData": {"fileUri": "files/x"}}]}]}, Forbidden),

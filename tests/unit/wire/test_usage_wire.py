@@ -95,6 +95,37 @@ def test_anthropic_web_searches() -> None:
     assert reading.counts.web_searches == 3
 
 
+ITERATIONS = [
+    {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500, "cache_read_input_tokens": 5},
+    {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000,
+     "cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 7}},
+    "odd", {"type": "message", "input_tokens": "many"},
+]  # fmt: skip
+
+
+def test_samplings_that_the_counts_leave_out_are_counted_and_none_twice() -> None:
+    """G-191, G-192."""
+    usage = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ITERATIONS}
+    expected = Counts(203_000, 4_500, 5, 7, 7)
+    body = json.dumps({"model": "m", "usage": usage}).encode()
+    assert read(Api.ANTHROPIC_MESSAGES, body, streamed=False).counts == expected
+    start = {
+        "type": "message_start",
+        "message": {"model": "m", "usage": {**usage, "iterations": ITERATIONS[:1]}},
+    }
+    stream = (
+        event("message_start", start) + event("message_delta", {"type": "message_delta", "usage": usage}) * 2
+    )
+    assert read(Api.ANTHROPIC_MESSAGES, stream).counts == expected
+    one = {
+        "input_tokens": 10,
+        "output_tokens": 2,
+        "iterations": [{"type": "message", "input_tokens": 10, "output_tokens": 2}],
+    }
+    body = json.dumps({"model": "m", "usage": one}).encode()
+    assert read(Api.ANTHROPIC_MESSAGES, body, streamed=False).counts == Counts(10, 2)
+
+
 def test_a_cut_anthropic_stream_keeps_what_was_seen() -> None:
     """G-201."""
     cut = ANTHROPIC_STREAM.index(b"event: message_delta")
@@ -227,3 +258,11 @@ def test_searches_of_the_responses_api_are_counted() -> None:
     meter = UsageMeter(Api.OPENAI_RESPONSES, streamed=True)
     meter.feed(event("response.completed", {"type": "response.completed", "response": response}))
     assert meter.finish().counts.web_searches == 2
+
+
+def test_an_answer_of_too_many_values_is_not_parsed() -> None:
+    """G-340: it is metered by its size."""
+    body = b'{"model":"m","usage":{"prompt_tokens":1,"completion_tokens":1},"x":[' + b"[]," * 600_000 + b"0]}"
+    reading = read(Api.OPENAI_CHAT, body, streamed=False)
+    assert not reading.complete
+    assert reading.streamed == len(body)
