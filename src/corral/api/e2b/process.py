@@ -1,5 +1,6 @@
 """The service `process.Process`, on the engine's processes."""
 
+import asyncio
 import signal as signals
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -33,13 +34,19 @@ _NAMES = {
 async def start(
     box: Box, request: wire.StartRequest, seconds: float | None
 ) -> AsyncGenerator[wire.EventReply, None]:
-    """Start a process and follow it. It goes on when the client goes; `seconds` bound its life."""
+    """Start a process and follow it. It goes on when the client goes, and is started also if that goes before; `seconds`
+    bound its life."""
+    info = await asyncio.shield(_begin(box, request, seconds))
+    async for reply in _follow(box, info, {}):
+        yield reply
+
+
+async def _begin(box: Box, request: wire.StartRequest, seconds: float | None) -> ProcessInfo:
     command = request.process
     user = await box.user()
     cwd = await box.path(command.cwd or "", user)
-    processes = box.engine.processes
     try:
-        info = await processes.start(
+        return await box.engine.processes.start(
             box.tenant,
             box.id,
             StartRequest(
@@ -55,8 +62,6 @@ async def start(
         )
     except CorralError as error:
         raise await _start_error(box, command.cmd, cwd, error) from None
-    async for reply in _follow(box, info, {}):
-        yield reply
 
 
 async def _start_error(box: Box, command: str, cwd: str, error: CorralError) -> RpcError:
