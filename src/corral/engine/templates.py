@@ -339,19 +339,8 @@ class Templates:
 
 def config_of(image: ImportedImage) -> TemplateConfig:
     """How sandboxes of an image are run. What an image starts by itself is not started, but where Corral wrote it."""
-    kept = image.kept
-    return TemplateConfig(
-        env=image.env,
-        user=image.user or "root",
-        workdir=image.workdir or "/",
-        sudo=kept is not None and kept.sudo,
-        start_command=kept.start_command if kept else (),
-        ready_command=kept.ready_command if kept else (),
-        ready_seconds=kept.ready_seconds if kept else None,
-        services=kept.services if kept else (),
-        limits=kept.limits if kept else None,
-        models=kept.models if kept else None,
-    )
+    kept = image.kept or TemplateConfig(sudo=False)
+    return replace(kept, env=image.env, user=image.user or "root", workdir=image.workdir or "/")
 
 
 def _taken(name: str) -> Conflict:

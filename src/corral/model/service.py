@@ -41,10 +41,11 @@ class Service:
         if self.cwd:
             check_guest_path(self.cwd)
         check_env(self.env)
-        if not 1 <= self.patience <= 3600:
-            raise InvalidInput(
-                f"service {self.name} cannot be waited for {self.patience:g} seconds", "use 1 to 3600"
-            )
+        for seconds in (self.patience, self.attempt):
+            if not 1 <= seconds <= 3600:
+                raise InvalidInput(
+                    f"service {self.name} cannot be waited for {seconds:g} seconds", "use 1 to 3600"
+                )
         return self
 
 

@@ -6,34 +6,27 @@ it is not whole, since a template without a part of its configuration could be o
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from corral.engine.plan import check_services
-from corral.engine.ports import KeptConfig
 from corral.errors import InvalidInput
-from corral.model.grants import Alias, ModelLayer, ModelRules
+from corral.model.grants import ModelRules
 from corral.model.sandbox import Limits
-from corral.model.service import Service
 from corral.model.template import TemplateConfig
 from corral.policy.models import MAX_UNDER, checked_rules
+from corral.wire.codec import MismatchError, decode, encode
 
 LABEL = "dev.corral.template"
 MAX_LABEL = 1 << 20
-_MAX_NUMBER = 1 << 53
+_KEPT = frozenset(field.name for field in fields(TemplateConfig)) - {"env", "user", "workdir"}
+"""Fields of a configuration that an image has no place for."""
+_LIMITS = frozenset(field.name for field in fields(Limits))
 
 
 def write_label(config: TemplateConfig) -> str:
     """The label's text. Raises InvalidInput for what is too large for one."""
-    kept = {
-        "sudo": config.sudo,
-        "start_command": config.start_command,
-        "ready_command": config.ready_command,
-        "ready_seconds": config.ready_seconds,
-        "services": [asdict(service) for service in config.services],
-        "limits": asdict(config.limits) if config.limits is not None else None,
-        "models": asdict(config.models) if config.models is not None else None,
-    }
+    kept = {name: value for name, value in encode(config).items() if name in _KEPT}
     text = json.dumps(kept, sort_keys=True)
     if len(text) > MAX_LABEL:
         raise InvalidInput(
@@ -43,116 +36,58 @@ def write_label(config: TemplateConfig) -> str:
     return text
 
 
-def read_label(labels: Any) -> KeptConfig | None:
-    """What the label says; None without one. Raises InvalidInput for one that nothing can be made of."""
+def read_label(labels: Any) -> TemplateConfig | None:
+    """What the label says, in a configuration that says nothing else; None without one. Raises InvalidInput for one that
+    nothing can be made of."""
     text = labels.get(LABEL) if isinstance(labels, dict) else None
     if text is None:
         return None
     if not isinstance(text, str) or len(text) > MAX_LABEL:
         raise _wrong("it is no text, or too long")
     try:
-        document = json.loads(text)
+        return _read(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise _wrong("it is no JSON") from error
-    found = _object(document, "the label")
-    services = tuple(_service(one) for one in _items(found.get("services", []), "services"))
-    check_services(services)
-    seconds, limits, models = (found.get(key) for key in ("ready_seconds", "limits", "models"))
-    return KeptConfig(
-        bool(found.get("sudo")),
-        _words(found.get("start_command", []), "start_command"),
-        _words(found.get("ready_command", []), "ready_command"),
-        None if seconds is None else _seconds(seconds, "ready_seconds"),
-        services,
-        None if limits is None else _limits(limits),
-        None if models is None else _models(models),
-    )
+    except (MismatchError, InvalidInput) as error:
+        raise _wrong(str(error)[:200]) from error
 
 
-def _service(value: Any) -> Service:
-    found = _of(Service, value, "a service")
-    env = _object(found.get("env", {}), "env")
-    return Service(
-        name=_text(found.get("name"), "name"),
-        command=_words(found.get("command"), "command"),
-        ready=_words(found.get("ready", []), "ready"),
-        user=_text(found.get("user", ""), "user"),
-        cwd=_text(found.get("cwd", ""), "cwd"),
-        env={_text(key, "env"): _text(item, "env") for key, item in env.items()},
-        patience=_seconds(found.get("patience", 120.0), "patience"),
-        attempt=_seconds(found.get("attempt", 30.0), "attempt"),
-    )
+def _read(document: Any) -> TemplateConfig:
+    """Raises MismatchError, InvalidInput."""
+    if not isinstance(document, dict):
+        raise MismatchError("it is no object")
+    found = {name: value for name, value in document.items() if name in _KEPT}
+    _check_whole(found)
+    config = decode(TemplateConfig, {"sudo": False, **found})
+    check_services(config.services)
+    if any("\0" in word for word in (*config.start_command, *config.ready_command)):
+        raise MismatchError("a command holds what is no text")
+    if config.ready_seconds is not None and not 1 <= config.ready_seconds <= 3600:
+        raise MismatchError("ready_seconds is not from 1 to 3600")
+    if config.limits is not None:
+        config.limits.checked()
+    if config.models is not None:
+        _check_models(config.models)
+    return config
 
 
-def _limits(value: Any) -> Limits:
-    found = {key: _number(item, key) for key, item in _of(Limits, value, "limits").items()}
-    if missing := {field.name for field in fields(Limits)} - found.keys():
-        raise _wrong(f"limits lack {min(missing)}")
-    cpus = float(found.pop("cpus"))
-    return Limits(cpus=cpus, **{key: int(item) for key, item in found.items()}).checked()
+def _check_whole(found: Mapping[str, Any]) -> None:
+    """Raise MismatchError where a bound is left out, which a default would widen."""
+    limits, models = found.get("limits"), found.get("models")
+    if isinstance(limits, dict) and (missing := _LIMITS - limits.keys()):
+        raise MismatchError(f"limits lack {min(missing)}")
+    if isinstance(models, dict):
+        under = models.get("under")
+        for layer in (models, *(under if isinstance(under, list) else ())):
+            if isinstance(layer, dict) and "allow" not in layer:
+                raise MismatchError("rules for models lack what they allow")
 
 
-def _models(value: Any) -> ModelRules:
-    found = _of(ModelRules, value, "models")
-    under = tuple(_layer(_of(ModelLayer, one, "under")) for one in _items(found.get("under", []), "under"))
-    if len(under) > MAX_UNDER:
-        raise _wrong("too many rules for models lie under each other")
-    own = _layer(found)
-    return ModelRules(own.allow, own.aliases, under)
-
-
-def _layer(found: Mapping[str, Any]) -> ModelLayer:
-    aliases = [_of(Alias, one, "an alias") for one in _items(found.get("aliases", []), "aliases")]
-    rules = ModelRules(
-        # Without it all models would be allowed.
-        _words(found.get("allow"), "allow"),
-        tuple(Alias(_text(one.get("asked"), "asked"), _text(one.get("sent"), "sent")) for one in aliases),
-    )
-    checked_rules(rules)
-    return ModelLayer(rules.allow, rules.aliases)
-
-
-def _of(cls: type[Service | Limits | ModelLayer | Alias], value: Any, what: str) -> Mapping[str, Any]:
-    """An object with fields of `cls` alone: what a newer version has added could be a bound."""
-    found = _object(value, what)
-    if unknown := found.keys() - {field.name for field in fields(cls)}:
-        raise _wrong(f"{what} has the unknown field {min(unknown)[:80]!r}")
-    return found
-
-
-def _object(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(f"{what} is no object")
-    return value
-
-
-def _items(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _wrong(f"{what} is no list")
-    return value
-
-
-def _words(value: Any, what: str) -> tuple[str, ...]:
-    return tuple(_text(word, what) for word in _items(value, what))
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise _wrong(f"{what} holds what is no text")
-    return value
-
-
-def _number(value: Any, what: str) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
-        raise _wrong(f"{what} is no number of its kind")
-    number: float = value
-    return number
-
-
-def _seconds(value: Any, what: str) -> float:
-    if not 1 <= (seconds := _number(value, what)) <= 3600:
-        raise _wrong(f"{what} is not from 1 to 3600 seconds")
-    return float(seconds)
+def _check_models(rules: ModelRules) -> None:
+    if len(rules.under) > MAX_UNDER:
+        raise MismatchError("too many rules for models lie under each other")
+    for layer in (rules, *rules.under):
+        checked_rules(ModelRules(layer.allow, layer.aliases))
 
 
 def _wrong(what: str) -> InvalidInput:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.engine.ports import KeptConfig
 from corral.errors import CorralError, InvalidInput, TooLarge, Unsupported, UpstreamFailed
 from corral.model.ids import check_env, check_guest_path, check_user
+from corral.model.template import TemplateConfig
 from corral.rootfs.label import read_label
 
 MAX_MANIFEST = 4 << 20
@@ -104,7 +104,7 @@ class ImageConfig:
     env: dict[str, str]
     user: str
     workdir: str
-    kept: KeptConfig | None = None
+    kept: TemplateConfig | None = None
 
     def chain(self) -> tuple[str, ...]:
         """For each layer, the identity (hex) of it and all below it: the specification's chain ids."""

@@ -25,7 +25,8 @@ from corral.model.binding import Binding
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.route import Route
 from corral.model.secrets import Provider, Secret, SecretForm
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
+from corral.wire.codec import encode
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12

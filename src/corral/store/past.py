@@ -8,7 +8,8 @@ from sqlalchemy import Connection, bindparam, desc, insert, or_, select, update
 from corral.model.ids import TenantId
 from corral.model.receipt import Past, Work
 from corral.store import schema
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
+from corral.wire.codec import encode
 
 _table = schema.past
 _ADD = insert(_table)

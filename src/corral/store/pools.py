@@ -6,8 +6,9 @@ from corral.model.ids import TenantId
 from corral.model.pool import Pool
 from corral.model.sandbox import Isolation
 from corral.store import schema
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.instances import own
+from corral.wire.codec import encode
 
 _pools = schema.pools
 _own = _pools.c.instance == bindparam("own")

@@ -16,8 +16,9 @@ from corral.model.lifecycle import State
 from corral.model.receipt import past_of
 from corral.model.sandbox import Sandbox, SandboxSpec
 from corral.store import approvals, budgets, past, schema, templates
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.instances import own
+from corral.wire.codec import encode
 
 UID_START = 100_000
 UIDS = 65_536

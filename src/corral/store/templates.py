@@ -20,8 +20,9 @@ from corral.errors import NotFound
 from corral.model.ids import LayerDigest, TemplateId, TenantId
 from corral.model.template import Template
 from corral.store import schema
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.instances import own
+from corral.wire.codec import encode
 
 _templates, _sandboxes = schema.templates, schema.sandboxes
 _this = _templates.c.id == bindparam("template")

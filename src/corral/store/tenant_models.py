@@ -4,8 +4,9 @@ from sqlalchemy import Connection, delete, insert, select
 
 from corral.model.grants import ModelRules, TenantModels
 from corral.model.ids import TenantId
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.schema import tenant_models as _table
+from corral.wire.codec import encode
 
 
 def put(db: Connection, tenant: TenantId, rules: ModelRules) -> None:

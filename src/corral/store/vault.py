@@ -12,8 +12,9 @@ from corral.model.binding import Binding
 from corral.model.ids import TenantId
 from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
 from corral.store import schema
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.keys import Keys
+from corral.wire.codec import encode
 
 _secrets, _api_keys = schema.secrets, schema.api_keys
 KEY_ID = 12

@@ -5,8 +5,9 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 from corral.model.ids import VolumeId
 from corral.model.volume import Volume
 from corral.store import schema
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
 from corral.store.instances import own
+from corral.wire.codec import encode
 
 _volumes = schema.volumes
 _ALL = select(_volumes.c.document).where(_volumes.c.instance == bindparam("own"))

@@ -63,6 +63,9 @@ def test_a_label_of_an_older_version_is_read() -> None:
     assert found is not None
     assert (found.sudo, found.start_command, found.services) == (True, ("a",), ())
     assert (found.limits, found.models) == (None, None)
+    bare = read_label(label())
+    assert bare is not None
+    assert not bare.sudo
     assert read_label(None) is None
     assert read_label({"maintainer": "x"}) is None
 

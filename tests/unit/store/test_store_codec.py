@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import HostError, InternalError
-from corral.store.codec import decode, encode
+from corral.store.codec import decode
+from corral.wire.codec import encode
 
 Id = NewType("Id", str)
 

@@ -25,7 +25,7 @@ from corral.engine.ports.guest import (
     WatchEvent,
     WatchEventKind,
 )
-from corral.engine.ports.layers import ArchiveInfo, Archives, ImportedImage, KeptConfig, Layers, Placing
+from corral.engine.ports.layers import ArchiveInfo, Archives, ImportedImage, Layers, Placing
 from corral.engine.ports.store import Store, Tenant
 from corral.engine.ports.volumes import VolumeDisk, VolumeFiles
 from corral.engine.ports.world import Clock, Progress
@@ -45,7 +45,6 @@ __all__ = [
     "GuestLink",
     "ImportedImage",
     "Inspector",
-    "KeptConfig",
     "Layers",
     "Ledger",
     "Listener",

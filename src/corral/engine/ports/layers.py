@@ -6,11 +6,8 @@ from typing import Protocol
 
 from corral.engine.ports.world import Progress
 from corral.model.build import RegistryLogin
-from corral.model.grants import ModelRules
 from corral.model.ids import LayerDigest, TenantId
-from corral.model.sandbox import Limits
-from corral.model.service import Service
-from corral.model.template import Template
+from corral.model.template import Template, TemplateConfig
 from corral.policy.building import Directory
 from corral.policy.copying import Item, Placed
 
@@ -118,25 +115,13 @@ class Archives(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptConfig:
-    """What an image made from a template keeps of its configuration where images have no place for it."""
-
-    sudo: bool
-    start_command: tuple[str, ...]
-    ready_command: tuple[str, ...]
-    ready_seconds: float | None = None
-    services: tuple[Service, ...] = ()
-    limits: Limits | None = None
-    models: ModelRules | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedImage:
-    """An OCI image as layers, lowest first, and the parts of its configuration that Corral honours."""
+    """An OCI image as layers, lowest first, and the parts of its configuration that Corral honours. `kept`: what one that was
+    made from a template says of that besides."""
 
     layers: tuple[LayerDigest, ...]
     env: dict[str, str]
     user: str
     workdir: str
     digest: str
-    kept: KeptConfig | None = None
+    kept: TemplateConfig | None = None
