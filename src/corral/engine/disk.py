@@ -67,6 +67,14 @@ class Pruned:
     freed: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """All templates that are offered, and those that sandboxes run on, with the bytes of each of their layers."""
+
+    templates: list[Template]
+    sizes: dict[LayerDigest, int]
+
+
 class Disk:
     """The disk of all tenants."""
 
@@ -94,7 +102,7 @@ class Disk:
 
     async def overview(self, tenant: TenantId) -> Overview:
         """What a tenant's templates, sandboxes and volumes take, and what nobody needs. Layers are shared with others, too."""
-        uses = [*await self._of_templates(tenant), *await self._of_sandboxes(tenant)]
+        uses = [*await self._of_templates(tenant, await self._held()), *await self._of_sandboxes(tenant)]
         for volume in self._volumes.list(tenant):
             uses.append(Use(UseKind.VOLUME, volume.name, await self._volumes.usage(volume), 0))
         if unused := await self._unused():
@@ -106,12 +114,12 @@ class Disk:
     ) -> Pruned:
         """Remove a tenant's checkpoints beyond `wanted` (None: what the operator has set), and layers and images that
         nothing needs. A checkpoint that a pool is made of is kept, and layers that sandboxes run on."""
-        gone = await self._beyond(tenant, wanted or self._rules())
-        removed = [
-            use for use in await self._of_templates(tenant) if use.name in {item.name for item in gone}
-        ]
+        held = await self._held()
+        gone = await self._beyond(tenant, wanted or self._rules(), held)
+        names = {item.name for item in gone}
+        removed = [use for use in await self._of_templates(tenant, held) if use.name in names]
         running = {sandbox.spec.template for sandbox in self._registry.all()}
-        freed = released(gone, await self._in_use(), running, await self._sizes())
+        freed = released(gone, held.templates, running, held.sizes)
         if unused := await self._unused():
             removed.append(unused)
             freed += unused.own
@@ -125,7 +133,9 @@ class Disk:
     async def tidy(self, made: Template) -> None:
         """What a new checkpoint is the occasion for: those beyond what the operator lets be kept are removed, and one on a
         long stack of layers gets a short one."""
-        for template in await self._beyond(made.tenant, self._rules()):
+        rules = self._rules()
+        beyond = [] if rules == Retention() else await self._beyond(made.tenant, rules, await self._held())
+        for template in beyond:
             log.info("checkpoint %s is beyond what is kept, and removed", template.name)
             await self._templates.remove(made.tenant, template.id)
         if len(made.layers) > FLATTEN_OVER:
@@ -134,17 +144,15 @@ class Disk:
             except CorralError as error:
                 log.warning("the layers of %s could not be made fewer: %s", made.name, error)
 
-    async def _beyond(self, tenant: TenantId, rules: Retention) -> list[Template]:
-        if rules == Retention():
-            return []
+    async def _beyond(self, tenant: TenantId, rules: Retention, held: _Held) -> list[Template]:
         mine = await self._templates.list(tenant)
         pooled = {pool.template for pool in await self._store.pools() if pool.tenant == tenant}
         loose = [item for item in mine if item.name not in pooled]
-        return expired(loose, rules, await self._in_use(), await self._sizes())
+        return expired(loose, rules, held.templates, held.sizes)
 
-    async def _of_templates(self, tenant: TenantId) -> list[Use]:
+    async def _of_templates(self, tenant: TenantId, held: _Held) -> list[Use]:
         mine = await self._templates.list(tenant)
-        found = shares(mine, await self._in_use(), await self._sizes())
+        found = shares(mine, held.templates, held.sizes)
         return [
             Use(
                 UseKind.TEMPLATE if item.origin is None else UseKind.CHECKPOINT,
@@ -171,16 +179,12 @@ class Disk:
         size = sum([await self._layers.size(layer) for layer in await self._layers.unused(needed)])
         return Use(UseKind.UNUSED, "", size, 0) if size else None
 
-    async def _in_use(self) -> list[Template]:
-        """All templates that are offered, and those that sandboxes run on."""
-        offered = {template.id: template for template in await self._store.templates()}
-        for wanted in {sandbox.spec.template for sandbox in self._registry.all()} - offered.keys():
+    async def _held(self) -> _Held:
+        found = {template.id: template for template in await self._store.templates()}
+        for wanted in {sandbox.spec.template for sandbox in self._registry.all()} - found.keys():
             try:
-                offered[wanted] = await self._store.template(wanted)
+                found[wanted] = await self._store.template(wanted)
             except NotFound:
                 continue
-        return list(offered.values())
-
-    async def _sizes(self) -> dict[LayerDigest, int]:
-        layers = {layer for template in await self._in_use() for layer in template.layers}
-        return {layer: await self._layers.size(layer) for layer in layers}
+        layers = {layer for template in found.values() for layer in template.layers}
+        return _Held(list(found.values()), {layer: await self._layers.size(layer) for layer in layers})

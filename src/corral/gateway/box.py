@@ -208,8 +208,9 @@ class Box:
         finally:
             self._ongoing.discard(request)
 
-    def set_policy(self, policy: EgressPolicy) -> None:
-        """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut."""
+    def set_policy(self, policy: EgressPolicy) -> bool:
+        """Change what the sandbox may reach, from its next request on; what it may no longer have open is cut. Whether fewer
+        addresses may be dialled than before."""
         narrower = narrows(self.policy, policy)
         self.policy = policy
         self.rules = RuleBook(policy)
@@ -218,6 +219,7 @@ class Box:
             with contextlib.suppress(NoCapacity):  # then it gets none when it is asked for either
                 self.names.address(host)
         self.judge_again(narrower=narrower)
+        return narrower
 
     def judge_again(self, *, narrower: bool = False) -> None:
         """Cut what is open and could not be opened any more (G-308). Where a connection led is not known by its address:

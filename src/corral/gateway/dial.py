@@ -55,9 +55,11 @@ class Dialer:
         self._executor = executor
         self._networks: tuple[Network, ...] = ()
 
-    def set_networks(self, networks: tuple[str, ...]) -> None:
-        """Private ranges that the operator opened for all sandboxes. Raises InvalidInput and changes nothing."""
-        self._networks = parse_networks(networks)
+    def set_networks(self, networks: tuple[str, ...]) -> bool:
+        """Private ranges that the operator opened for all sandboxes; whether one is no longer among them. Raises InvalidInput
+        and changes nothing."""
+        former, self._networks = self._networks, parse_networks(networks)
+        return not set(former) <= set(self._networks)
 
     async def addresses(self, box: Box, allowed: Allowed) -> list[Address] | Denied:
         """The addresses of an allowed host that may be dialled, at least one (G-62 to G-67)."""

@@ -34,7 +34,6 @@ from corral.gateway.outbound import (
 from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, closing, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
-from corral.gateway.underway import Ongoing
 from corral.gateway.upstream import RefusedError, body_of, session
 from corral.policy.egress import Allowed, Decision, Denied, Reason, literal, split_authority
 
@@ -110,11 +109,7 @@ class Forwarder:
                 websocket=tls and websocket.is_handshake(request),
             )
             call = self._outbound.prepare(head, allowed, tls=tls)
-            cutting = partial(cut, request)
-            ongoing = Ongoing(
-                call.allowed, head.method, head.path, tls=tls, secrets=call.secrets, cut=cutting
-            )
-            with self._box.ongoing(ongoing):
+            with self._box.ongoing(call.ongoing(head.method, partial(cut, request))):
                 return await self._send(request, head, call)
         except StopError as stop:
             return self.refuse(request, stop.refusal, stop.status)

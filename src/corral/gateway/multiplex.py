@@ -35,7 +35,6 @@ from corral.gateway.redact import Redactor
 from corral.gateway.relay import Side
 from corral.gateway.replies import DECISION, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
-from corral.gateway.underway import Ongoing
 from corral.policy.egress import Allowed, Decision, Denied, Reason, split_authority
 from corral.wire import http2
 
@@ -179,8 +178,7 @@ class Multiplexed(Connection):
         if request.grpc:
             _check_lengths(call)
         try:
-            cutting = partial(_cut, stream)
-            ongoing = Ongoing(allowed, head.method, head.path, tls=True, secrets=call.secrets, cut=cutting)
+            ongoing = call.ongoing(head.method, partial(_cut, stream))
             with self._box.ongoing(ongoing), Buffered(self._box) as buffered:
                 async with asyncio.TaskGroup() as group:
                     await self._exchange(group, stream, head, call, buffered)

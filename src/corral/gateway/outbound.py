@@ -2,7 +2,7 @@
 answer. The same for every version of HTTP.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
@@ -16,6 +16,7 @@ from corral.gateway.buffered import HINT, MESSAGE, Buffered
 from corral.gateway.inject import Bound, Injected, Rejected, inject, missing
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import AbsentError, Guard, Outgoing, coding_of, readable_codings
+from corral.gateway.underway import Ongoing
 from corral.model.binding import Mode, Place
 from corral.policy.egress import Allowed, Denied, Reason
 from corral.policy.paths import OVERRIDES, unsafe
@@ -84,6 +85,10 @@ class Call:
     def secrets(self) -> frozenset[str]:
         """The names of what may go into it, its body not being read yet."""
         return self.injected.used | {one.name for one in self.bound if _is_late(one)}
+
+    def ongoing(self, method: str, cut: Callable[[], object]) -> Ongoing:
+        """The call while it is made, to be cut by `cut`."""
+        return Ongoing(self.allowed, method, self.path, self.tls, self.secrets, cut)
 
     def headers(self) -> CIMultiDict[str]:
         """The fields to be sent. Where the answer is searched, it is asked for in a form that can be (G-94, G-142)."""

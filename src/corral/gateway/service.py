@@ -37,7 +37,6 @@ from corral.gateway.vault import Credential, Vault
 from corral.model.ids import SandboxId
 from corral.model.listeners import ListenerKind
 from corral.policy.addresses import parse_networks
-from corral.policy.egress import narrows
 from corral.policy.repos import PREFIX
 from corral.policy.routes import checked_route
 from corral.policy.rules import checked_policy
@@ -78,7 +77,6 @@ class Service:
         self._desk = desk
         self._dialer = dialer
         self._bypass: frozenset[str] = frozenset()
-        self._networks: frozenset[str] = frozenset()
         self._send_audit = send_audit
         self._reservations = reservations
         self._limits = Limits()
@@ -141,9 +139,7 @@ class Service:
             await self._detach(sandbox)
 
     async def _configure(self, config: link.SetConfig) -> None:
-        self._dialer.set_networks(config.networks)
-        narrower = bool(self._networks - set(config.networks))
-        self._networks = frozenset(config.networks)
+        narrower = self._dialer.set_networks(config.networks)
         self._bypass = frozenset(config.bypass)
         self._limits = replace(
             self._limits,
@@ -179,8 +175,7 @@ class Service:
             for sock in sockets:
                 sock.close()
             return
-        narrower = narrows(served.box.policy, change.egress)
-        served.box.set_policy(change.egress)
+        narrower = served.box.set_policy(change.egress)
         if change.route != served.box.route:
             served.box.set_route(change.route)
             self._bind(served.box)

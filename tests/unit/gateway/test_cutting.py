@@ -10,6 +10,7 @@ import pytest
 from h2.connection import H2Connection
 
 from corral.gateway.box import Box
+from corral.gateway.dial import Dialer
 from corral.gateway.forward import Forwarder
 from corral.gateway.front import Front
 from corral.gateway.inject import Bound
@@ -24,6 +25,7 @@ from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
 from corral.model.secrets import Secret
+from corral.policy.addresses import Network
 from corral.policy.bindings import complete_binding
 from corral.policy.egress import MODEL_HOSTS, Allowed, narrows
 from corral.policy.rules import parse_rule
@@ -92,8 +94,8 @@ class Servers:
     def parent(self, *_: object) -> None:
         """There is none."""
 
-    def set_networks(self, _networks: tuple[str, ...]) -> None:
-        """Nothing is looked up here."""
+    _networks: tuple[Network, ...] = ()
+    set_networks = Dialer.set_networks
 
 
 class Stuck(Servers):
