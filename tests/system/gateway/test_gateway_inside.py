@@ -771,6 +771,36 @@ async def test_a_websocket_says_no_secret(inside: Inside, told: str) -> None:
     assert (await inside.bed.audit("http", "denied")).reason == "secret-in-request"
 
 
+async def test_a_websockets_control_frames_hold_no_secret(inside: Inside) -> None:
+    """G-137: what a ping, a pong or a close says keeps its length."""
+    places = (Place.HEADER, Place.WEBSOCKET)
+    stand = await inside.bind(Binding((HOST,), (inside.server,), places=places))
+
+    async def tell(request: web.Request) -> web.StreamResponse:
+        socket_ = web.WebSocketResponse()
+        await socket_.prepare(request)
+        await socket_.ping(SECRET.encode())
+        await socket_.pong(SECRET.encode())
+        await socket_.close(code=4000, message=SECRET.encode())
+        return socket_
+
+    inside.handler = tell
+    headers = {"Authorization": f"Bearer {stand}"}
+    async with (
+        inside.client() as http,
+        http.ws_connect(inside.url("/ws"), headers=headers, autoping=False, autoclose=False) as ws,
+    ):
+        kinds, said = [], []
+        for _ in range(3):
+            message = await ws.receive(timeout=30)
+            kinds.append(message.type)
+            told = message.extra if message.type is aiohttp.WSMsgType.CLOSE else bytes(message.data).decode()
+            said.append(told)
+    assert kinds == [aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG, aiohttp.WSMsgType.CLOSE]
+    assert [len(one or "") for one in said] == [len(SECRET)] * 3
+    assert SECRET not in str(said)
+
+
 @pytest.mark.parametrize("bound", [False, True])
 async def test_websockets_pass(inside: Inside, *, bound: bool) -> None:
     """G-103 to G-105: the handshake gets its secret; frames pass both ways; the server's text holds none."""

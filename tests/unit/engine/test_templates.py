@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from corral.engine.ports import ImportedImage, Progress
-from corral.engine.templates import Templates
+from corral.engine.templates import Templates, config_of
 from corral.errors import Conflict, UpstreamFailed
 from corral.model.build import RegistryLogin
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, SandboxId
-from corral.model.template import Origin
+from corral.model.template import Origin, TemplateConfig
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeLayers
 
@@ -26,10 +27,12 @@ class KeptLayers(FakeLayers):
         super().__init__()
         self.next = ONE
         self.kept: set[LayerDigest] = set()
+        self.fetched: list[str] = []
 
     async def image(
         self, reference: str, progress: Progress, login: RegistryLogin | None = None
     ) -> ImportedImage:
+        self.fetched.append(reference)
         self.kept.add(self.next)
         return ImportedImage((self.next,), {}, "", "", "sha256:" + "d" * 64)
 
@@ -77,6 +80,13 @@ async def test_the_layers_of_a_replaced_template_go_at_once(templates: Templates
     assert layers.kept == {TWO}
 
 
+def test_an_image_makes_nobody_root() -> None:
+    """Only what Corral has exported says that its user may become root."""
+    image = ImportedImage((ONE,), {}, "www", "/srv", "sha256:" + "d" * 64)
+    assert not config_of(image).sudo
+    assert config_of(replace(image, kept=TemplateConfig(sudo=True))).sudo
+
+
 async def test_nothing_built_takes_the_name_of_a_checkpoint(templates: Templates, layers: KeptLayers) -> None:
     """It holds work that nothing can make again."""
     image = await templates.build_image(DEFAULT_TENANT, "image", "host/image", silent)
@@ -86,6 +96,7 @@ async def test_nothing_built_takes_the_name_of_a_checkpoint(templates: Templates
     mark = await templates.from_layer("mine", image, TWO, image.config, origin, None)
     with pytest.raises(Conflict, match="which would be lost"):
         await templates.build_image(DEFAULT_TENANT, "mine", "host/other", silent)
+    assert layers.fetched == ["host/image"]
     with pytest.raises(Conflict, match="which would be lost"):
         await templates.tag(DEFAULT_TENANT, "image", "mine")
     with pytest.raises(Conflict, match="which would be lost"):

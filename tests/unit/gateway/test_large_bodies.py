@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from corral.errors import InvalidInput
 from corral.gateway import llm
-from corral.gateway.body import INLINE, Parsed
+from corral.gateway.body import INLINE, Parsed, most_decoded
 from corral.gateway.box import Box
 from corral.gateway.buffered import Buffered
 from corral.gateway.endpoints import Endpoint, endpoint
@@ -132,6 +132,22 @@ def test_few_large_bodies_are_judged_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert asyncio.run(run(1, cancel=False)) == 1
     assert asyncio.run(run(4, cancel=False)) == llm.LARGE_AT_ONCE
     assert asyncio.run(run(1, cancel=True)) == 1
+
+
+def test_what_a_large_body_may_become_counts_while_it_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-340: a sandbox's other requests have that much less."""
+    of = service(box(), asyncio.Semaphore(1))
+    data = gzip.compress(body(1 << 20))
+    counted = []
+
+    def prepare(terms: Terms, wanted: Endpoint, data: bytes, parsed: Parsed) -> Prepared:
+        counted.append(of._box.buffered)
+        return Prepared(wanted, data)
+
+    monkeypatch.setattr(llm, "prepare", prepare)
+    asyncio.run(judge(of, data, "gzip"))
+    assert counted == [most_decoded(len(data), "gzip")]
+    assert counted[0] >= 1 << 20
 
 
 def test_a_bomb_holds_nobody_up(threads: list[int]) -> None:

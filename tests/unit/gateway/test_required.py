@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from multidict import CIMultiDict
 
-from corral.gateway.box import Box
-from corral.gateway.buffered import Buffered
+from corral.gateway.box import MAX_BUFFERED, Box
+from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.inject import Bound, Injected, Rejected, inject
 from corral.gateway.outbound import Call, Head, StopError
 from corral.gateway.rewrite import WHOLE
@@ -65,6 +65,13 @@ async def test_a_body_with_the_placeholder_is_sent(fields: list[tuple[str, str]]
     assert await sent(fields, body) == b"x=" + VALUE.encode() + b"&y=1"
     assert await sent(fields, pieces(stand, LONG, b"z")) == VALUE.encode() + LONG + b"z"
     assert await sent(fields, pieces(stand)) == VALUE.encode()
+
+
+async def test_what_is_gathered_until_it_is_found_counts_for_the_sandbox() -> None:
+    """G-340."""
+    full = Buffered(cast("Box", SimpleNamespace(buffered=MAX_BUFFERED)))
+    with pytest.raises(TooManyBytesError):
+        await call(BODY, []).ready(Head("POST", "/x", ()), pieces(STAND.encode()), CIMultiDict(), full)
 
 
 @pytest.mark.parametrize("fields", [[], [("Content-Length", "100")]])

@@ -179,6 +179,30 @@ def test_a_write_is_seen_whole_or_not_at_all(root: Path, tree: GuestTree) -> Non
     assert everything(root) == ["file"]
 
 
+@pytest.mark.parametrize("change", ["out", "away", "other"])
+def test_what_moves_while_it_is_resolved_is_not_found(
+    root: Path, tree: GuestTree, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: str
+) -> None:
+    """FILE-7: no path of the host's is told, and none of another file."""
+    (root / "dir").mkdir()
+    (root / "dir" / "file").write_text("x")
+    path_of = tree._path_of
+
+    def moved(fd: int) -> str:
+        if change == "out":
+            (root / "dir").rename(tmp_path / "dir")
+            return path_of(fd)
+        found = path_of(fd)
+        (root / "dir" / "file").rename(root / "former")
+        if change == "other":
+            (root / "dir" / "file").write_text("y")
+        return found
+
+    monkeypatch.setattr(tree, "_path_of", moved)
+    with pytest.raises(NotFound):
+        tree.resolve("/dir/file")
+
+
 def test_a_write_replaces_hard_links_instead_of_writing_through(root: Path, tree: GuestTree) -> None:
     (root / "one").write_text("shared")
     (root / "two").hardlink_to(root / "one")

@@ -86,6 +86,8 @@ LIMITS = {"memory": GIB, "cpus": 1, "pids": 99, "disk": GIB, "io_weight": 50}
         label(services=[{**SERVICE, "env": {"A=B": "1"}}]), label(services=[{**SERVICE, "env": {"A": 1}}]),
         label(services=[{**SERVICE, "patience": float("nan")}]), label(services=[{**SERVICE, "patience": 0}]),
         label(services=[{**SERVICE, "patience": 10**400}]), label(services=[{**SERVICE, "patience": True}]),
+        label(services=[{**SERVICE, "attempt": 0}]), label(services=[{**SERVICE, "attempt": 3601}]),
+        label(ready_seconds=0), label(ready_seconds=3601), label(ready_seconds=float("nan")), label(ready_seconds="9"),
         label(limits=[]), label(limits={}), label(limits={**LIMITS, "memory": 1}),
         label(limits={**LIMITS, "cpus": float("inf")}), label(limits={**LIMITS, "pids": 10**4000}),
         label(limits={**LIMITS, "disk": "1"}), label(limits={**LIMITS, "gpus": 1}),
