@@ -57,6 +57,28 @@ PRESETS: Mapping[str, Preset] = {
             ),
         ),
     ),
+    "maven": Preset(
+        "packages of Java: Maven",
+        (Entry(("repo.maven.apache.org", "repo1.maven.org"), "Maven Central"),),
+    ),
+    "gradle": Preset(
+        "packages of Java: Gradle, with its plugins, and itself for gradlew",
+        (
+            Entry(("repo.maven.apache.org", "repo1.maven.org"), "Maven Central"),
+            Entry(("plugins.gradle.org", "plugins-artifacts.gradle.org"), "plugins"),
+            Entry(
+                ("GET,HEAD services.gradle.org", "GET,HEAD downloads.gradle.org"),
+                "Gradle itself, and whither it redirects",
+            ),
+            Entry(
+                (
+                    "GET,HEAD github.com/gradle/gradle-distributions/**",
+                    "GET,HEAD release-assets.githubusercontent.com",
+                ),
+                "Gradle itself, from where its releases are kept",
+            ),
+        ),
+    ),
     "debian": Preset(
         "packages of Debian: apt",
         (

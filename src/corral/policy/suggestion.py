@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.model.project import MAX_SCRIPT
+from corral.policy.composed import composed
 
 DEVCONTAINER = (".devcontainer/devcontainer.json", ".devcontainer.json")
 COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
@@ -26,22 +27,25 @@ SEEN = (
         "mvnw",
         "build.gradle",
         "build.gradle.kts",
+        "gradle.lockfile",
         "gradlew",
     ),
     *("Gemfile.lock", "Dockerfile", *DEVCONTAINER, *COMPOSE),
 )
 """Files that `suggest` wants to know of."""
 MAX_TEXT = 256 * 1024
+MAX_FEATURES = 20
 
 
 @dataclass(slots=True)
 class _Suggestion:
-    """What was found. `needs` are comments on what the base lacks."""
+    """What was found. `lacking` are packages that the base has not, by what they are for; `needs` are comments on more."""
 
     steps: list[tuple[str, list[str]]] = field(default_factory=list)
     allow: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     services: list[tuple[str, str, int | None]] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
     needs: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
 
@@ -107,30 +111,27 @@ def _rust(files: Mapping[str, str], found: _Suggestion) -> None:
         lock = ("Cargo.lock",) if "Cargo.lock" in files else ()
         locked = " --locked" if lock else ""
         found.add("Rust (Cargo.toml)", f"cargo fetch{locked}", ("Cargo.toml", *lock), "@crates")
-        found.needs.append(_lacks("Rust", "cargo rustc"))
+        found.lacking["Rust"] = "cargo rustc"
 
 
 def _go(files: Mapping[str, str], found: _Suggestion) -> None:
     if "go.mod" in files:
         sums = ("go.sum",) if "go.sum" in files else ()
         found.add("Go (go.mod)", "go mod download", ("go.mod", *sums), "@go")
-        found.needs.append(_lacks("Go", "golang"))
+        found.lacking["Go"] = "golang"
 
 
 def _java(files: Mapping[str, str], found: _Suggestion) -> None:
-    maven = "pom.xml" in files
     gradle = next((name for name in ("build.gradle", "build.gradle.kts") if name in files), None)
-    if not (maven or gradle):
-        return
-    if maven:
+    if "pom.xml" in files:
         run = f"{'./mvnw' if 'mvnw' in files else 'mvn'} --batch-mode dependency:go-offline"
-        found.add("Java (pom.xml)", run, ("pom.xml",), "repo.maven.apache.org")
-    else:
+        found.add("Java (pom.xml)", run, ("pom.xml",), "@maven")
+        found.lacking["Java"] = "default-jdk-headless" + ("" if "mvnw" in files else " maven")
+    elif gradle is not None:
         run = f"{'./gradlew' if 'gradlew' in files else 'gradle'} --no-daemon dependencies"
-        found.add(f"Java ({gradle})", run, (str(gradle),), "repo.maven.apache.org")
-    found.needs.append(
-        _lacks("Java", "default-jdk-headless maven" if maven else "default-jdk-headless gradle")
-    )
+        lock = ("gradle.lockfile",) if "gradle.lockfile" in files else ()
+        found.add(f"Java ({gradle})", run, (gradle, *lock), "@gradle")
+        found.lacking["Java"] = "default-jdk-headless" + ("" if "gradlew" in files else " gradle")
 
 
 def _devcontainer(files: Mapping[str, str], found: _Suggestion) -> None:
@@ -143,6 +144,18 @@ def _devcontainer(files: Mapping[str, str], found: _Suggestion) -> None:
         found.needs.append(
             f"the devcontainer starts from {_one_line(image)}: `corral template build NAME --image {_one_line(image)}`,\n"
             '# then `template = "NAME"` below'
+        )
+    build = _object(document.get("build"))
+    file = build.get("dockerfile", document.get("dockerFile"))
+    if isinstance(file, str):
+        where = _one_line(f"{name.rpartition('/')[0] or '.'}/{file}")
+        found.needs.append(
+            f"the devcontainer is built from {where}: `corral template build NAME -f {where} --context .`,\n"
+            '# then `template = "NAME"` below'
+        )
+    for feature in list(_object(document.get("features")))[:MAX_FEATURES]:
+        found.needs.append(
+            f"the devcontainer has the feature {_one_line(feature)}: install what it is in a template"
         )
     for key in ("onCreateCommand", "updateContentCommand", "postCreateCommand"):
         for command in _commands(document.get(key)):
@@ -162,11 +175,16 @@ def _compose(files: Mapping[str, str], found: _Suggestion) -> None:
     if name is None:
         return
     found.seen.append(name)
-    for service, image in _compose_services(files[name]):
-        found.needs.append(
-            f"{name} has the service {service}{f' from {image}' if image else ''}: a sandbox has no container engine in it;\n"
-            "# install what it is in a template (docs/templates.md), and start it as a [service] below"
-        )
+    for service in composed(files[name][:MAX_TEXT]):
+        what = f"the service {service.name}{f' from {service.image}' if service.image else ''}"
+        if service.packaged is None:
+            found.needs.append(
+                f"{name} has {what}: a sandbox has no container engine in it;\n"
+                "# install what it is in a template (docs/templates.md), and start it as a [service] below"
+            )
+        else:
+            found.lacking[what] = service.packaged.packages
+            found.services.append((service.name, service.packaged.run, service.packaged.port))
 
 
 def _dockerfile(files: Mapping[str, str], found: _Suggestion) -> None:
@@ -177,12 +195,13 @@ def _dockerfile(files: Mapping[str, str], found: _Suggestion) -> None:
         )
 
 
-def _lacks(what: str, packages: str) -> str:
+def _built(lacking: Mapping[str, str]) -> str:
+    packages = " ".join(dict.fromkeys(" ".join(lacking.values()).split()))
     return (
-        f"the base has no {what}: build a template with it, such as\n"
-        f'#   printf "FROM base\\nRUN apt-get update && apt-get install -y {packages}" |\n'
-        f"#     corral template build {what.lower()} -f - --allow @debian\n"
-        f'# then `template = "{what.lower()}"` below'
+        f"the base has not: {', '.join(lacking)}. Build a template with it, such as\n"
+        f'#   printf "FROM base\\nRUN apt-get update && apt-get install -y {packages}\\n" |\n'
+        "#     corral template build dev -f - --allow @debian\n"
+        '# then `template = "dev"` below'
     )
 
 
@@ -225,22 +244,6 @@ def _commands(value: Any) -> list[str]:
 
 def _shell_word(word: str) -> str:
     return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else "'" + word.replace("'", "'\"'\"'") + "'"
-
-
-def _compose_services(text: str) -> list[tuple[str, str]]:
-    """Names and images of a compose file's services, by its indentation: enough for a comment, no YAML is interpreted."""
-    services: list[tuple[str, str]] = []
-    inside = False
-    for line in text[:MAX_TEXT].splitlines():
-        if re.match(r"services:\s*(#.*)?$", line):
-            inside = True
-        elif inside and re.match(r"\S", line) and not line.startswith("#"):
-            inside = False
-        elif inside and (match := re.match(r"  ([\w.-]{1,60}):\s*(#.*)?$", line)):
-            services.append((match[1], ""))
-        elif inside and services and (match := re.match(r"\s{3,}image:\s*[\"']?([\w./:@-]{1,200})", line)):
-            services[-1] = services[-1][0], match[1]
-    return services[:20]
 
 
 def _port(text: str) -> int | None:
@@ -288,7 +291,7 @@ def _written(found: _Suggestion) -> str:
         "# What Corral's sandboxes for this repository are like: `corral create --repo .`, `corral run AGENT … --repo .`."
     )
     write(f"# Written by `corral init`, which saw: {', '.join(found.seen) or 'nothing that it knows'}.\n")
-    for need in found.needs:
+    for need in (*([_built(found.lacking)] if found.lacking else ()), *found.needs):
         write(f"# Note: {need}.")
     write('\n# template = "base"            # Default: the agent\'s, or base.')
     write('# isolation = "gvisor"         # Default: container.')

@@ -3,11 +3,18 @@
 import json
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.model.project import Project, parse_project
+from corral.model.project import Project, listening, parse_project
+from corral.policy.composed import PACKAGED
 from corral.policy.suggestion import SEEN, suggest
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def read(**files: str) -> tuple[Project, str]:
@@ -28,8 +35,9 @@ def read(**files: str) -> tuple[Project, str]:
         ),
         (("Cargo.toml", "Cargo.lock"), "cargo fetch --locked", "@crates"),
         (("go.mod", "go.sum"), "go mod download", "@go"),
-        (("pom.xml", "mvnw"), "./mvnw --batch-mode dependency:go-offline", "repo.maven.apache.org"),
-        (("build.gradle.kts",), "gradle --no-daemon dependencies", "repo.maven.apache.org"),
+        (("pom.xml", "mvnw"), "./mvnw --batch-mode dependency:go-offline", "@maven"),
+        (("build.gradle.kts",), "gradle --no-daemon dependencies", "@gradle"),
+        (("build.gradle", "gradlew", "gradle.lockfile"), "./gradlew --no-daemon dependencies", "@gradle"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -69,13 +77,49 @@ def test_a_devcontainer() -> None:
     assert "port 8080" in text
 
 
+def test_how_a_devcontainer_is_built() -> None:
+    document = {
+        "build": {"dockerfile": "../Dockerfile"},
+        "features": {"ghcr.io/devcontainers/features/go:1": {}},
+    }
+    text = suggest({".devcontainer/devcontainer.json": json.dumps(document)})
+    assert "template build NAME -f .devcontainer/../Dockerfile --context ." in text
+    assert "the feature ghcr.io/devcontainers/features/go:1" in text
+
+
 def test_a_compose_file_is_told_of() -> None:
     text = suggest(
-        {"compose.yaml": "services:\n  db:\n    image: postgres:16\n  web:\n    build: .\nvolumes:\n  x:\n"}
+        {
+            "compose.yaml": "services:\n    db: {image: 'neo4j:5'}\n    web:\n        build: .\nvolumes:\n  x:\n"
+        }
     )
-    assert "the service db from postgres:16" in text
-    assert "the service web" in text
+    assert "the service db from neo4j:5" in text
+    assert "the service web:" in text
     assert "service x" not in text
+
+
+def test_what_debian_has_of_a_compose_file_is_one_template_and_services() -> None:
+    compose = "services:\n  db: {image: 'docker.io/library/postgres:16@sha256:0a'}\n  cache: {image: redis}\n"
+    text = suggest({"compose.yaml": compose, "go.mod": ""})
+    assert "apt-get install -y golang postgresql redis-server\\n" in text
+    agreed = (
+        text.replace("# [service.", "[service.").replace("# run = ", "run = ").replace("# port = ", "port = ")
+    )
+    services = {service.name: service for service in parse_project(agreed, "demo").services}
+    assert set(services) == {"db", "cache"}
+    assert services["db"].command[2] == PACKAGED["postgres"].run
+    assert services["db"].ready == listening(5432)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200) | _JSON.map(json.dumps))
+@example("services: {a: &a {image: *a}}")
+@example("&a services: [*a]")
+@example("services:\n  'x\ny': {image: \"a\\nb\"}")
+@example("[" * 5000)
+@example("services: {1: 2, null: {image: 3}, a: 2024-99-99}")
+def test_whatever_a_compose_file_holds(text: str) -> None:
+    parse_project(suggest({"compose.yml": text}), "demo")
 
 
 def test_nothing_that_is_known() -> None:
@@ -97,11 +141,6 @@ def test_what_is_written_can_be_read(files: dict[str, str]) -> None:
     parse_project(suggest(files), "demo")
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
 _KEYS = (
     "image",
     "postCreateCommand",
