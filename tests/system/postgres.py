@@ -26,11 +26,41 @@ _PROGRAMS = Path("/usr/lib/postgresql")
 
 @dataclass
 class Server:
-    """A running server. `database` gives the URL of a fresh database for each name."""
+    """A server. `database` gives the URL of a fresh database for each name."""
 
     folder: Path
-    process: "subprocess.Popen[bytes]"
+    programs: Path
+    user: int | None
+    process: "subprocess.Popen[bytes] | None" = None
     _made: set[str] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = [
+            "-k",
+            str(self.folder),
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+            "-c",
+            "max_connections=50",
+        ]
+        self.process = subprocess.Popen(
+            [str(self.programs / "postgres"), "-D", str(self.folder / "data"), *options],
+            user=self.user,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _await(self, self.process)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """End it: what was committed stays, and all connections are cut. SIGQUIT: at once, as by a crash."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(30)
 
     def database(self, name: str) -> str:
         """The URL of the database for `name`, made at its first use."""
@@ -82,32 +112,13 @@ def running() -> Iterator[Server]:
             "UTF8",
         ]
         subprocess.run(made, check=True, user=user, capture_output=True, cwd=folder)
-        options = [
-            "-k",
-            str(folder),
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "fsync=off",
-            "-c",
-            "max_connections=50",
-        ]
-        process = subprocess.Popen(
-            [str(programs / "postgres"), "-D", str(folder / "data"), *options],
-            user=user,
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        server = Server(folder, programs, user)
         try:
-            server = Server(folder, process)
-            _await(server)
+            server.start()
             server.prepare()
             yield server
         finally:
-            process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
-            process.wait(30)
+            server.stop(signal.SIGQUIT)  # at once: nothing of it is kept
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -126,13 +137,13 @@ def _unprivileged(folder: Path) -> int | None:
     return user.pw_uid
 
 
-def _await(server: Server) -> None:
+def _await(server: Server, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 30
     while True:
         try:
             psycopg.connect(server.url("postgres")).close()
         except psycopg.OperationalError:
-            if server.process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
         else:

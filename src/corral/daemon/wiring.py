@@ -431,6 +431,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     for gateway in gateways:
         tasks.start(gateway.supervise(), name="gateway")
     tasks.start(secrets.keep_fresh(), name="secrets")
+    tasks.start(models.keep_fresh(), name="models")
     for gateway in gateways:
         await gateway.started.wait()
     await secrets.publish()

@@ -129,7 +129,7 @@ class Checkpoints:
             progress(f"{sandbox.spec.name} is captured; starting {count}")
             try:
                 made = await self._spread(
-                    sandbox, captured, self._names(tenant, name or sandbox.spec.name, count), ttl
+                    sandbox, captured, await self._names(tenant, name or sandbox.spec.name, count), ttl
                 )
             finally:
                 await self._settle(captured)
@@ -164,7 +164,7 @@ class Checkpoints:
         if captured.image is not None:
             await asyncio.shield(self._sandboxes.release_image(captured.image))
 
-    def _names(self, tenant: TenantId, stem: str, count: int) -> list[str]:
+    async def _names(self, tenant: TenantId, stem: str, count: int) -> list[str]:
         """Free names: `stem-1`, `stem-2`, …"""
         found: list[str] = []
         number = 0
@@ -172,7 +172,8 @@ class Checkpoints:
             number += 1
             suffix = f"-{number}"
             name = stem[: 63 - len(suffix)] + suffix
-            if not self._registry.taken(tenant, name):
+            taken = self._registry.taken(tenant, name)
+            if not taken and await self._store.is_free_name(tenant, name):
                 found.append(name)
         return found
 

@@ -112,6 +112,10 @@ class Creation:
             # for, and has another one now.
             if again or await self._is_there(template):
                 raise
+        except Conflict:
+            # A name that was found here may be one of another host's, on the same database.
+            if again or request.name is not None or await self._store.is_free_name(tenant, spec.name):
+                raise
         return await self._create(tenant, asked, again=True)
 
     async def _is_there(self, template: Template) -> bool:

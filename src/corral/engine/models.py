@@ -1,11 +1,17 @@
 """Which models all of a tenant's sandboxes may use."""
 
 import asyncio
+import logging
 
 from corral.engine.ports import Gateway, Store
-from corral.model.grants import ModelRules
+from corral.errors import CorralError
+from corral.model.grants import ModelRules, TenantModels
 from corral.model.ids import TenantId
 from corral.policy.models import checked_rules
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 10.0
 
 
 class Models:
@@ -15,10 +21,24 @@ class Models:
         self._store = store
         self._gateway = gateway
         self._changing = asyncio.Lock()
+        self._published: list[TenantModels] | None = None
 
     async def publish(self) -> None:
-        """Hand all of them to the gateway."""
-        await self._gateway.set_models(await self._store.tenant_models())
+        """Hand all of them to the gateway, unless it has them."""
+        held = await self._store.tenant_models()
+        if held != self._published:
+            await self._gateway.set_models(held)
+            self._published = held
+
+    async def keep_fresh(self) -> None:
+        """Give the gateway what other daemons on the same database have changed; runs until cancelled."""
+        while True:
+            await asyncio.sleep(FRESH_SECONDS)
+            try:
+                async with self._changing:
+                    await self.publish()
+            except CorralError as error:
+                log.error("tenants' models could not be kept fresh: %s", error)
 
     async def of(self, tenant: TenantId) -> ModelRules:
         """A tenant's; all models where none were set."""

@@ -137,7 +137,11 @@ class Pools:
         """Keep the pools full; runs until cancelled."""
         while True:
             self._wake.clear()
-            next_look = await self._look()
+            try:
+                next_look = await self._look()
+            except CorralError as error:
+                log.error("the pools could not be looked after: %s", error)
+                next_look = self._clock.now() + pause_after(1)
             await self._pause(next_look)
             await self._quiet()
 

@@ -3,7 +3,9 @@ watch over its end. The use cases of a sandbox's life are made of these; who cal
 """
 
 import asyncio
+import logging
 import secrets as randomness
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +17,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.ports import Attachment, Clock, Driver, Gateway, Saved, Store
 from corral.engine.registry import Registry
 from corral.engine.templates import Templates
+from corral.errors import HostError
 from corral.host.tasks import TaskOwner
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
@@ -26,8 +29,13 @@ from corral.model.template import Template
 from corral.policy.models import over
 from corral.policy.tokens import token_hash
 
+log = logging.getLogger(__name__)
+
 STARTS_AT_ONCE = 4
 """Sandboxes being started at the same time: the kernel serialises most of the work, more only adds waiting."""
+
+AGAIN_SECONDS = 2.0
+"""What the store could not take, because its database is away, is offered again so often."""
 
 
 class Running:
@@ -163,12 +171,19 @@ class Running:
         self._admission.changed()
 
     async def discard(self, sandbox: SandboxId) -> None:
-        """Let nothing be left of it. Idempotent."""
+        """Let nothing be left of it; where the store cannot forget it now, that is done as soon as it can. Idempotent."""
         self.abandon_wait(sandbox)
         await self._gateway.detach(sandbox)
         await self._driver.remove(sandbox)
         await self._driver.remove_image(own_image(sandbox))
         await self._hooks.on_down(sandbox)
+        try:
+            await self._forget(sandbox)
+        except HostError:
+            self._tasks.start(_until_done(lambda: self._forget(sandbox)), name=f"forget-{sandbox}")
+            raise
+
+    async def _forget(self, sandbox: SandboxId) -> None:
         unused = await self._registry.drop(sandbox)
         self._activity.forget(sandbox)
         self._admission.changed()
@@ -192,6 +207,9 @@ class Running:
 
     async def _follow_end(self, sandbox: SandboxId) -> None:
         reason = await self._driver.wait(sandbox)
+        await _until_done(lambda: self._note_end(sandbox, reason))
+
+    async def _note_end(self, sandbox: SandboxId, reason: str) -> None:
         async with self._registry.lock(sandbox):
             self._waits.pop(sandbox, None)
             current = self._registry.get(sandbox)
@@ -207,6 +225,16 @@ class Running:
             await self._gateway.detach(sandbox)
             await self._registry.advance(sandbox, Event.EXITED, reason or "its first process ended")
             self._admission.changed()
+
+
+async def _until_done(work: Callable[[], Awaitable[None]]) -> None:
+    """Try something again until the host lets it be done."""
+    while True:
+        try:
+            return await work()
+        except HostError as error:
+            log.error("trying again in %.0f s: %s", AGAIN_SECONDS, error)
+            await asyncio.sleep(AGAIN_SECONDS)
 
 
 def own_image(sandbox: SandboxId) -> ImageId:

@@ -17,7 +17,7 @@ from corral.wire.githubapp import App, mark
 
 log = logging.getLogger(__name__)
 
-FRESH_SECONDS = 30.0
+FRESH_SECONDS = 10.0
 CHATGPT_URL = "https://chatgpt.com/backend-api/codex"
 CLAUDE_TOKEN = "sk-ant-oat"  # noqa: S105 (how such tokens begin)
 _Key = tuple[TenantId, str]
@@ -93,6 +93,8 @@ class Secrets:
         self._sources = sources or {}
         self._bypassed = bypassed
         self._problems: dict[_Key, str] = {}
+        self._published: dict[_Key, OpenedSecret] = {}
+        self._prices: list[ModelPrice] = []
         self._publishing = asyncio.Lock()
 
     async def add(
@@ -267,7 +269,9 @@ class Secrets:
                 ]
             ready = [found for task in asked if (found := task.result()) is not None]
             await self._gateway.set_secrets(ready)
-            await self._gateway.set_prices(await self._store.prices())
+            self._published = {(one.tenant, one.name): one for one in kept}
+            self._prices = await self._store.prices()
+            await self._gateway.set_prices(self._prices)
 
     async def _presented(self, secret: OpenedSecret, *, anew: bool) -> OpenedSecret | None:
         key = (secret.tenant, secret.name)
@@ -293,15 +297,25 @@ class Secrets:
         self._problems[key] = error.message
 
     async def keep_fresh(self) -> None:
-        """Ask sources again from time to time, so that the gateway has keys that are good; runs until cancelled."""
+        """Ask sources again from time to time, so that the gateway has keys that are good, and give it what other daemons on
+        the same database have changed; runs until cancelled."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
             try:
-                opened = await self._store.open_secrets()
-                if any(secret.form in self._sources for secret in opened.whole):
-                    await self.publish()
+                await self._refresh()
             except CorralError as error:
                 log.error("secrets could not be kept fresh: %s", error)
+
+    async def _refresh(self) -> None:
+        held = {(one.tenant, one.name): one for one in (await self._store.open_secrets()).whole}
+        known = self._published
+        changed = [key for key in held.keys() | known.keys() if held.get(key) != known.get(key)]
+        sourced = any(secret.form in self._sources for secret in held.values())
+        if changed or sourced or await self._store.prices() != self._prices:
+            await self.publish()
+        if self._changed is not None:
+            for tenant, name in changed:
+                await self._changed(tenant, name)
 
     async def list(self, tenant: TenantId) -> list[SecretInfo]:
         """What may be shown of a tenant's secrets."""

@@ -58,7 +58,6 @@ class Database:
         """`instance` names the installation whose rows are meant, 16 characters at most."""
         self._url = _parse(url)
         self._instance = instance
-        self._claim: Connection | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="corral-store")
         self._engine: Engine | None = None
         # PostgreSQL flushes each commit itself.
@@ -104,8 +103,7 @@ class Database:
                 _create_private(self._url)
                 self._engine = _sqlite(self._url)
             else:
-                self._engine = postgresql.engine(self._url, BUSY_TIMEOUT)
-                self._claim = postgresql.claim(self._engine, self._instance)
+                self._engine = postgresql.engine(self._url, BUSY_TIMEOUT, self._instance)
         with self._engine.connect() as connection:
             connection.execution_options(**{instances.OPTION: self._instance})
             with connection.begin():
@@ -114,9 +112,6 @@ class Database:
         self._flusher.flush().result()
 
     def _dispose(self) -> None:
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -261,7 +256,8 @@ def _mapped(function: Callable[..., T], *args: Any) -> T:
             f"the store refuses the change: {postgresql.plain(error)}", "look at what exists, then try again"
         ) from error
     except sql_errors.DBAPIError as error:
-        raise _host_error(postgresql.plain(error)) from error
+        on_sqlite = isinstance(error.orig, sqlite3.Error)
+        raise (_host_error(postgresql.plain(error)) if on_sqlite else postgresql.public(error)) from error
     except sql_errors.SQLAlchemyError as error:
         raise InternalError(f"the store failed: {error}") from error
     except OSError as error:
@@ -275,8 +271,6 @@ def _mapped(function: Callable[..., T], *args: Any) -> T:
 def _host_error(reason: str) -> CorralError:
     if "full" in reason:
         return DiskFull("the data directory is full")
-    if "lock timeout" in reason:
-        return NoCapacity("another daemon holds the database", "try again; see pg_stat_activity for who does")
     if "readonly" in reason or "disk I/O" in reason:
         return HostError(
             f"the database cannot be written: {reason}",

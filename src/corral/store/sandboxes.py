@@ -31,7 +31,7 @@ _this = _sandboxes.c.id == bindparam("sandbox_id")
 _FIND_TENANT = select(_tenants.c.uid_base).where(_tenants.c.tenant == bindparam("tenant"))
 _HIGHEST_BASE = select(func.max(_tenants.c.uid_base))
 _ADD_TENANT = insert(_tenants)
-_HOLDER = select(_sandboxes.c.id).where(
+_HOLDER = select(_sandboxes.c.id, _sandboxes.c.instance).where(
     _sandboxes.c.tenant == bindparam("tenant"), _sandboxes.c.name == bindparam("name")
 )
 _ADD = insert(_sandboxes)
@@ -107,12 +107,23 @@ def add(db: Connection, sandbox: Sandbox, grant: Grant) -> None:
 
 
 def _require_free_name(db: Connection, spec: SandboxSpec) -> None:
-    holder = db.scalar(_HOLDER, {"tenant": spec.tenant, "name": spec.name})
-    if holder is not None:
+    holder = db.execute(_HOLDER, {"tenant": spec.tenant, "name": spec.name}).first()
+    if holder is None:
+        return
+    if holder.instance != own(db):
         raise Conflict(
-            f"the name {spec.name!r} is taken by sandbox {holder}",
-            f"choose another, or remove it: corral rm {spec.name}",
+            f"the name {spec.name!r} is taken by sandbox {holder.id} of another host",
+            "choose another, or remove that one there: names are unique over all hosts on one database",
         )
+    raise Conflict(
+        f"the name {spec.name!r} is taken by sandbox {holder.id}",
+        f"choose another, or remove it: corral rm {spec.name}",
+    )
+
+
+def is_free(db: Connection, tenant: TenantId, name: str) -> bool:
+    """Whether no sandbox of the tenant has that name, on whatever host."""
+    return db.execute(_HOLDER, {"tenant": tenant, "name": name}).first() is None
 
 
 def claim(db: Connection, sandbox: Sandbox, grant: Grant) -> None:

@@ -107,6 +107,10 @@ class SqlStore:
         """Insert. Raises Conflict, naming the holder, if the name is taken; NotFound without its template."""
         await self._database.run(sandboxes.add, sandbox, grant)
 
+    async def is_free_name(self, tenant: TenantId, name: str) -> bool:
+        """Whether no sandbox of the tenant has that name, on whatever host."""
+        return await self._database.run(sandboxes.is_free, tenant, name)
+
     async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
         """Make a spare of a warm pool this sandbox. Raises Conflict if the name is taken, NotFound."""
         await self._database.run(sandboxes.claim, sandbox, grant)

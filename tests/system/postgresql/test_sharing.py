@@ -1,6 +1,7 @@
 """Several daemons on one PostgreSQL: what is shared, what is not, and that budgets hold over all of them."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.system.postgres import Server
 from tests.unit.store.test_budgets_store import done, wanted
 from tests.unit.store.test_sql_store import a_grant, a_sandbox, a_secret, a_template
 
-from corral.errors import Conflict, HostError
+from corral.errors import Conflict, HostError, UpstreamFailed
 from corral.model.budget import Window
 from corral.model.ids import DEFAULT_TENANT
 from corral.store.store import SqlStore
@@ -93,6 +94,44 @@ async def test_the_same_installation_twice_is_refused(server: Server, tmp_path: 
         await _open(server, tmp_path, "one")
     await one.close()
     await (await _open(server, tmp_path, "one")).close()
+
+
+async def test_an_installation_stays_its_daemons_own_when_the_server_was_restarted(
+    server: Server, tmp_path: Path
+) -> None:
+    """Its lock went with the connection, and is taken again with the next one."""
+    one = await _open(server, tmp_path, "one")
+    server.stop(signal.SIGQUIT)
+    with pytest.raises(UpstreamFailed, match="PostgreSQL does not serve Corral") as refused:
+        await one.sandboxes()
+    assert "CORRAL_DATABASE_URL" in refused.value.hint
+    server.start()
+    assert await one.sandboxes() == []
+    with pytest.raises(Conflict, match="same installation"):
+        await _open(server, tmp_path, "one")
+    await one.close()
+
+
+async def test_a_daemon_is_not_kept_out_by_a_connection_of_its_own_that_only_the_server_still_has(
+    server: Server, tmp_path: Path
+) -> None:
+    """As after a network failed: the former connection is there, and holds the installation's lock, and nobody uses it."""
+    one = await _open(server, tmp_path, "one")
+    assert one._database._engine is not None
+    lost = one._database._engine.raw_connection()
+    lost.detach()
+    assert await one.sandboxes() == []
+    lost.close()
+    await one.close()
+
+
+async def test_a_name_of_another_host_is_not_free(server: Server, tmp_path: Path) -> None:
+    one, two = await _open(server, tmp_path, "one"), await _open(server, tmp_path, "two")
+    await one.add_template(a_template(1))
+    await one.add_sandbox(a_sandbox(1, "first"), a_grant(a_sandbox(1, "first")))
+    assert [await two.is_free_name(DEFAULT_TENANT, name) for name in ("first", "second")] == [False, True]
+    await one.close()
+    await two.close()
 
 
 async def test_another_key_is_refused_and_no_password_is_told(server: Server, tmp_path: Path) -> None:

@@ -31,3 +31,16 @@ async def test_a_change_is_kept_on_record_and_told_with_the_others(tmp_path: Pat
     records = await store.audit_entries(ACME)
     assert [(record.kind, record.detail) for record in records] == [("models.set", {"models": "claude-*"})]
     await store.close()
+
+
+async def test_what_another_daemon_changed_is_told_the_gateway_once(tmp_path: Path) -> None:
+    store, gateway = await SqlStore.open(f"sqlite:///{tmp_path}/db", tmp_path / "key"), FakeGateway()
+    models = Models(store, gateway)
+    await models.publish()
+    await Models(store, FakeGateway()).change(ACME, ModelRules(("claude-*",)))
+    await models.publish()
+    assert gateway.models == [TenantModels(ACME, ModelRules(("claude-*",)))]
+    gateway.models = []
+    await models.publish()
+    assert gateway.models == []
+    await store.close()

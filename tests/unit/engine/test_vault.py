@@ -39,7 +39,7 @@ class Source:
 
 class Vault:
     def __init__(self, store: SqlStore) -> None:
-        self.gateway, self.source = FakeGateway(), Source()
+        self.store, self.gateway, self.source = store, FakeGateway(), Source()
         self.secrets = Secrets(store, self.gateway, SystemClock(), sources={SecretForm.COMMAND: self.source})
 
     def given(self) -> dict[str, str]:
@@ -203,3 +203,26 @@ async def test_the_form_is_bound_to_the_value(vault: Vault, tmp_path: Path) -> N
         db.execute("UPDATE secrets SET form = 'command'")
     await vault.secrets.publish()
     assert (vault.given(), vault.source.asked) == ({}, [])
+
+
+async def test_what_another_daemon_changed_in_the_vault_is_served_and_told(
+    vault: Vault, tmp_path: Path
+) -> None:
+    changed: list[str] = []
+
+    async def told(_: TenantId, name: str) -> None:
+        changed.append(name)
+
+    vault.secrets._changed = told
+    other = Vault(await SqlStore.open(f"sqlite:///{tmp_path}/corral.db", tmp_path / "key"))
+    await other.secrets.add(TENANT, "mine", Secret("old-value-1"), Provider.OPENAI, "https://h.example")
+    await vault.secrets._refresh()
+    assert (vault.given(), changed) == ({"mine": "old-value-1"}, ["mine"])
+    await other.secrets.rotate(TENANT, "mine", Secret("new-value-2"))
+    await vault.secrets._refresh()
+    assert (vault.given(), changed) == ({"mine": "new-value-2"}, ["mine", "mine"])
+    await vault.secrets._refresh()
+    await other.secrets.remove(TENANT, "mine")
+    await vault.secrets._refresh()
+    assert (vault.given(), changed) == ({}, ["mine"] * 3)
+    await other.store.close()

@@ -38,6 +38,9 @@ class Store(Protocol):
     async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
         """Insert. Raises Conflict, naming the holder, if the name is taken."""
 
+    async def is_free_name(self, tenant: TenantId, name: str) -> bool:
+        """Whether no sandbox of the tenant has that name, those of other hosts on the same database included."""
+
     async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
         """Make a spare of a warm pool this sandbox: all of its row but id and template changes, and its grant is replaced.
         Raises Conflict if the name is taken."""
