@@ -51,12 +51,13 @@ def data_directory() -> Path:
 
 @dataclass
 class Daemon:
-    """A daemon process and the ways to talk to it."""
+    """A daemon process and the ways to talk to it. `database`: the URL of one that is not in its data directory."""
 
     data: Path
     process: "subprocess.Popen[bytes] | None" = None
     path: str = os.environ["PATH"]
     python: str = sys.executable
+    database: str = ""
     program: ClassVar[tuple[str, ...]] = ("-m", "corral.daemon.main")
 
     @property
@@ -65,7 +66,8 @@ class Daemon:
         inherited = {
             k: v for k, v in os.environ.items() if not k.startswith("CORRAL_") or k == "CORRAL_CACHE_DIR"
         }
-        return {**inherited, "CORRAL_DATA_DIR": str(self.data), "CORRAL_AUTOSTART": "0", "PATH": self.path}
+        own = {"CORRAL_DATA_DIR": str(self.data), "CORRAL_AUTOSTART": "0", "PATH": self.path}
+        return {**inherited, **own, **({"CORRAL_DATABASE_URL": self.database} if self.database else {})}
 
     @property
     def run(self) -> Path:

@@ -28,9 +28,9 @@ _SHUT_DOWN = 0x8004587D
 _NO_FLUSH = 2
 
 
-def build_tiny(client: Client, scratch: Path, name: str = TINY) -> None:
-    """A template of a shell and what a test calls in it."""
-    for program in _PROGRAMS:
+def build_tiny(client: Client, scratch: Path, name: str = TINY, more: tuple[str, ...] = ()) -> None:
+    """A template of a shell and what a test calls in it, `more` included."""
+    for program in (*_PROGRAMS, *more):
         path = shutil.which(program)
         assert path is not None
         listed = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
