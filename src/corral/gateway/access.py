@@ -19,6 +19,7 @@ _ACCOUNT_FIELDS = frozenset(
         "x-goog-user-project",
         "anthropic-organization-id",
         "anthropic-workspace-id",
+        "anthropic-user-profile-id",
         "chatgpt-account-id",
         "cookie",
         "forwarded",
@@ -33,6 +34,8 @@ _ACCOUNT_FIELDS = frozenset(
         "x-goog-iam-authorization-token",
     }
 )
+_OTHER_GATEWAYS = ("x-portkey-", "helicone-", "x-litellm-", "cf-aig-", "x-vertex-ai-", "azureml-")
+"""Fields by which a provider that is a gateway itself runs another model, for another account or at another price."""
 _OAUTH_PREFIX = "sk-ant-oat"
 _OAUTH_PLACEHOLDER = "sk-ant-oat01-"
 _OAUTH_BETA = "oauth-2025-04-20"
@@ -97,7 +100,11 @@ def upstream_fields(
     )
     if body:
         dropped |= {"content-encoding", "content-length"}
-    kept = [(name, value) for name, value in fields if name.lower() not in dropped]
+    kept = [
+        (name, value)
+        for name, value in fields
+        if name.lower() not in dropped and not name.lower().startswith(_OTHER_GATEWAYS)
+    ]
     if account:
         kept.append(("chatgpt-account-id", account))
     # The answer is searched for the key, so it must come readable (G-94).

@@ -16,6 +16,7 @@ from aiohttp import StreamReader
 from corral.errors import InvalidInput, TooLarge
 from corral.wire.crowding import crowded
 from corral.wire.fields import JUDGED, plainly_spelled
+from corral.wire.unmetered import TOP_LEVEL
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request body, as sent and as decoded (G-186)."""
@@ -30,6 +31,7 @@ MAX_RATIO = 200
 """Decoded bytes for each that was sent, of a body over `_ANY_RATIO`: conversations make tens."""
 _ANY_RATIO = 1024 * 1024
 _DECODED_AT_ONCE = 256 * 1024
+_JUDGED = JUDGED | TOP_LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def parse(data: bytes) -> Parsed:
         raise _bad(str(error)[:200]) from None
     if not isinstance(value, dict):
         raise _bad("it is not an object")
-    plainly_spelled(value, JUDGED)
+    plainly_spelled(value, _JUDGED)
     return Parsed(text, value)
 
 

@@ -13,6 +13,8 @@ from corral.wire.usage import Counts, Reading
 
 BYTES_PER_TOKEN = 3
 """For estimates, on the dear side: ordinary text has about four."""
+GLOBAL = "global"
+"""The value of `inference_geo` for anywhere."""
 TOKENS_PER_SECOND = 500
 """More than models put out. It bounds what one made that nobody saw: thoughts are charged, but hardly shown."""
 
@@ -104,7 +106,13 @@ def _cost(call: Call, outcome: Outcome, counts: Counts, prices: PriceBook) -> tu
         known = prices.known(call.secret, reading.model)
         if known is not None:
             costs.append(known.cost(counts, reading.tier, call.at))
-    return max(costs), call.price.assumed
+    cost = max(costs)
+    return regional(cost) if reading.regional else cost, call.price.assumed
+
+
+def regional(cost: int) -> int:
+    """What Anthropic charges in place of a cost for a call that it holds to one region."""
+    return cost + -(-cost // 10)
 
 
 def passed(call: Call, reading: Reading, text: int) -> bool:
@@ -112,7 +120,8 @@ def passed(call: Call, reading: Reading, text: int) -> bool:
 
     Counts that the provider states are sure. Text is not counted in tokens, but no tokenizer spends as few on this much.
     """
-    if call.price.cost(reading.counts, reading.tier, call.at) > call.reserved:
+    cost = call.price.cost(reading.counts, reading.tier, call.at)
+    if (regional(cost) if reading.regional else cost) > call.reserved:
         return True
     return call.output is not None and text > text_limit(call.output)
 

@@ -199,6 +199,19 @@ def is_free(price: Price, at: datetime) -> bool:
     return price.cost(Counts(_PROBE, _PROBE, _PROBE, _PROBE, 0, _PROBE), "", at) == 0
 
 
+def is_priced(price: Price, tier: str, at: datetime) -> bool:
+    """Whether what a service tier or speed costs is known, an operator's price being the same for all."""
+    counts = Counts(output=_PROBE)
+    return isinstance(price, OperatorPrice) or price.cost(counts, tier, at) != price.cost(counts, "", at)
+
+
+def per_million(price: Price, at: datetime) -> dict[str, float]:
+    """US dollars per million tokens of input and of output, by OpenRouter's names, in the dearest step of a price."""
+    read = price.cost(Counts(input=_PROBE), "", at)
+    written = price.cost(Counts(input=_PROBE, output=_PROBE), "", at) - read
+    return {"prompt": float(read / _MICRO), "completion": float(written / _MICRO)}
+
+
 def worst_cost(price: Price, bounds: Bounds, tiers: Sequence[str], at: datetime) -> int:
     """The most that a call within bounds can cost, all of its input at the dearest of the rates that may apply (G-212)."""
     size, output, searches = bounds.input, bounds.output, bounds.searches

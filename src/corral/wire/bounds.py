@@ -10,13 +10,14 @@ What an API may charge for without saying so in its answer is refused (`Forbidde
 files searched at the provider, tools of other servers, and whatever refers to what the provider keeps.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from corral.errors import Forbidden, InvalidInput
-from corral.wire.fields import plainly_spelled
 from corral.wire.tools import check_plugins, tools_in
+from corral.wire.unmetered import refuse_unmetered
 from corral.wire.usage import Api
 
 MAX_OUTPUT = 10_000_000
@@ -32,25 +33,27 @@ SEARCHES = 10
 """Searches that are set aside for a request which does not say how many it allows."""
 _MAX_SEARCHES = 1_000
 _MAX_DEPTH = 8
+_SEARCHING = re.compile(r":online|-search-(preview|api)")
+"""Models that search the web whether they are told to or not."""
 
 _PICTURES = frozenset({"image", "image_url", "input_image"})
 _DOCUMENTS = frozenset({"document", "file", "input_file", "container_upload"})
 _AUDIO = frozenset({"input_audio", "audio", "output_audio"})
-_CLEARING = "clear_"
-"""Edits of the conversation that only leave parts of it out."""
-_KEPT = ("previous_response_id", "conversation")
 _UNSAID = "what it costs is not in the answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most tokens of a call. `caches`: input may be charged as written to a cache, `for_an_hour` to one that lasts."""
+    """The most tokens of a call. `caches`: input may be charged as written to a cache, `for_an_hour` to one that lasts.
+    `documents`: those that a provider may have another service read.
+    """
 
     input: int
     output: int
     searches: int = 0
     caches: bool = False
     for_an_hour: bool = False
+    documents: int = 0
 
 
 @dataclass(slots=True)
@@ -75,67 +78,44 @@ def bounds(
     nothing costs anything. Raises InvalidInput for a limit that is none, Forbidden for what cannot be metered.
     """
     survey = _Survey()
-    _refuse_unmetered(api, request)
+    refuse_unmetered(request)
+    _refuse_container(api, request)
     _survey_tools(request.get("tools"), survey)
     _survey_caches(request, survey)
     for block in _blocks(request):
         _survey_block(block, survey)
+    plugins = check_plugins(request.get("plugins"))
     if (
-        check_plugins(request.get("plugins"))
+        plugins.searches
         or request.get("web_search_options") is not None
-        or ":online" in model
+        or _SEARCHING.search(model) is not None
     ):
         survey.searches += SEARCHES
     limit, changes = _output(api, request, model, output)
+    if api is Api.OPENAI_RESPONSES and survey.searches:
+        # No tool of this API says how often it may be used, but a request does.
+        most = number(request, "max_tool_calls", _MAX_SEARCHES)
+        survey.searches = SEARCHES if most is None else most
+        if most is None:
+            changes["max_tool_calls"] = SEARCHES
     picture = DENSE_PICTURE if DENSE_PICTURES in model else PICTURE
     tokens = size - survey.inline + survey.pictures * picture + FRAME * (1 + survey.described)
-    if survey.documents or survey.searches or request.get("prompt") is not None:
+    if survey.documents or survey.searches:
         tokens += context
     found = Bounds(
-        tokens, limit, survey.searches, survey.caches or api is not Api.ANTHROPIC_MESSAGES, survey.for_an_hour
+        tokens,
+        limit,
+        survey.searches,
+        survey.caches or api is not Api.ANTHROPIC_MESSAGES,
+        survey.for_an_hour,
+        0 if plugins.reads_free else survey.documents,
     )
     return found, changes
 
 
-def _refuse_unmetered(api: Api, request: Mapping[str, Any]) -> None:
-    if request.get("background"):
-        raise Forbidden("background responses cannot be metered", "leave `background` out")
-    if request.get("store") is True:
-        raise Forbidden("stored responses are not allowed here", "set `store` to false")
-    for name in _KEPT:
-        if request.get(name) is not None:
-            raise Forbidden(
-                f"`{name}` refers to what the provider keeps, which is not allowed here",
-                "send the conversation itself",
-            )
-    modalities = request.get("modalities")
-    if request.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
-        raise Forbidden("audio cannot be metered", "ask for text")
-    if request.get("mcp_servers"):
-        raise Forbidden(f"`mcp_servers` is not allowed here: {_UNSAID}", "connect to the server from inside")
-    _refuse_compaction(request)
+def _refuse_container(api: Api, request: Mapping[str, Any]) -> None:
     if api is Api.ANTHROPIC_MESSAGES and request.get("container") is not None:
         raise Forbidden(f"`container` is not allowed here: {_UNSAID}", "run code in the sandbox")
-
-
-def _refuse_compaction(request: Mapping[str, Any]) -> None:
-    """A summary that the provider makes on the way is a call of its own, as long as all that came before."""
-    management = request.get("context_management")
-    if isinstance(management, dict):
-        plainly_spelled(management, ("edits",))
-    edits = management.get("edits") if isinstance(management, dict) else management
-    for edit in _dicts(edits if isinstance(edits, list) else [edits]):
-        plainly_spelled(edit, ("type",))
-        if not str(edit.get("type")).startswith(_CLEARING):
-            raise Forbidden(
-                f"the edit {str(edit.get('type'))[:64]!r} of `context_management` is not allowed here: what it uses has no bound",
-                "sum up the conversation in a call of its own",
-            )
-    if request.get("compaction") is not None:
-        raise Forbidden(
-            "`compaction` is not allowed here: what it uses has no bound",
-            "sum up the conversation in a call of its own",
-        )
 
 
 def _survey_tools(value: object, survey: _Survey) -> None:
@@ -179,21 +159,41 @@ def _survey_block(block: Mapping[str, Any], survey: _Survey) -> None:
     if "tools" in block:
         # They may come with the conversation, too.
         _survey_tools(block["tools"], survey)
+    added = block.get("tool")
+    if isinstance(added, dict) and "definition" in added:
+        _survey_tools([added["definition"]], survey)
     kind = block.get("type")
     if not isinstance(kind, str):
-        return
-    if kind in _AUDIO:
+        kind = ""
+    if kind in _AUDIO or block.get("audio") is not None:
         raise Forbidden("audio cannot be metered", "send text")
     if kind in _PICTURES:
+        _refuse_kept(block)
         survey.pictures += 1
         survey.inline += _inline(block)
     elif kind in _DOCUMENTS:
+        _refuse_kept(block)
         survey.documents += 1
         survey.inline += _inline(block)
     elif kind == "item_reference":
         raise Forbidden(
             "an item reference means what the provider keeps, which is not allowed here", "send the item"
         )
+    elif kind == "compaction_trigger":
+        raise Forbidden(
+            "a `compaction_trigger` is not allowed here: what it uses has no bound",
+            "sum up the conversation in a call of its own",
+        )
+
+
+def _refuse_kept(block: Mapping[str, Any]) -> None:
+    """Files that the provider keeps are those of everybody with its key."""
+    for held in (block, block.get("source"), block.get("file"), block.get("image_url")):
+        if isinstance(held, Mapping) and held.get("file_id") is not None:
+            raise Forbidden(
+                "`file_id` refers to what the provider keeps, which is not allowed here",
+                "send the file itself",
+            )
 
 
 def _inline(block: Mapping[str, Any]) -> int:
@@ -242,7 +242,7 @@ def _output(
 def _chat_output(request: Mapping[str, Any], model: str, default: int | None) -> tuple[int, dict[str, Any]]:
     given = [number(request, name, MAX_OUTPUT) for name in ("max_completion_tokens", "max_tokens")]
     limit = max((one for one in given if one is not None), default=None)
-    choices = number(request, "n", MAX_CHOICES) or 1
+    choices = max(number(request, name, MAX_CHOICES) or 1 for name in ("n", "best_of"))
     changes: dict[str, Any] = {}
     if limit is None and default is not None:
         limit = changes[_limit_field(model)] = min(default, known_limit(model))

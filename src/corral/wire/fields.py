@@ -8,10 +8,11 @@ from corral.errors import InvalidInput
 
 JUDGED = frozenset(
     {
-        "model", "models", "route", "preset", "prompt", "provider", "max_tokens", "max_completion_tokens", "max_output_tokens",
-        "n", "prediction", "stream", "stream_options", "usage", "store", "background", "previous_response_id", "conversation",
-        "modalities", "audio", "mcp_servers", "container", "context_management", "compaction", "tools", "plugins",
+        "model", "models", "route", "prompt", "provider", "max_tokens", "max_completion_tokens", "max_output_tokens",
+        "n", "best_of", "prediction", "stream", "stream_options", "usage", "store", "background",
+        "modalities", "audio", "container", "context_management", "tools", "plugins",
         "web_search_options", "messages", "input", "system", "cache_control", "service_tier", "speed",
+        "inference_geo", "max_tool_calls", "reasoning", "moderation",
         "contents", "systemInstruction", "system_instruction", "generationConfig", "generation_config", "cachedContent",
         "cached_content", "serviceTier", "requests",
     }

@@ -17,6 +17,8 @@ from corral.wire.usage import Api
 _FREE_TOOLS = frozenset({"functionDeclarations"})
 _SEARCH_TOOLS = frozenset({"googleSearch", "googleSearchRetrieval"})
 _LIMITING = frozenset({"maxOutputTokens", "max_output_tokens", "candidateCount", "candidate_count"})
+_KEPT = ("cachedContent", "continuationToken", "store")
+_ROUTING = ("routingConfig", "modelConfig", "modelSelectionConfig")
 _LOWER = re.compile(r"_([a-z])")
 _LIMITS: tuple[tuple[tuple[str, ...], int], ...] = (
     (("gemini-1.0", "gemini-pro"), 2_048),
@@ -90,10 +92,11 @@ class _Survey:
 def _survey(request: Mapping[str, Any]) -> _Survey:
     """Look through a request. Raises Forbidden for what an answer does not show the cost of."""
     found = _Survey()
-    if pick(request, "cachedContent") is not None:
-        raise Forbidden(
-            "`cachedContent` is what the provider keeps, which is not allowed here", "send the content itself"
-        )
+    for name in _KEPT:
+        if pick(request, name) not in (None, False):
+            raise Forbidden(
+                f"`{name}` is what the provider keeps, which is not allowed here", "send the content itself"
+            )
     if str(pick(request, "serviceTier") or "standard").lower().rpartition("_")[2] not in ("standard", "flex"):
         raise Forbidden("this service tier is not allowed here", "leave `serviceTier` out")
     _survey_config(mapping(pick(request, "generationConfig")))
@@ -106,6 +109,12 @@ def _survey(request: Mapping[str, Any]) -> _Survey:
 
 
 def _survey_config(config: Mapping[str, Any]) -> None:
+    for name in _ROUTING:
+        if pick(config, name) is not None:
+            raise Forbidden(
+                f"`{name}` lets another model run than the one that was checked and priced, so it is not allowed here",
+                "leave it out, and name the model in the path",
+            )
     modalities = pick(config, "responseModalities")
     wanted = {str(item).upper() for item in modalities} if isinstance(modalities, list) else set()
     if wanted - {"TEXT", "MODALITY_UNSPECIFIED"} or pick(config, "speechConfig") is not None:

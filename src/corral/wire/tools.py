@@ -24,7 +24,12 @@ _OF_CLIENT = re.compile(
 _SEARCHES = re.compile(r"web_search(?:_preview)?(?:_\d{4}_?\d\d_?\d\d)?|web_fetch(?:_\d{8})?")
 _SHELL = "shell"
 _GROUP = "namespace"
-_FREE_PLUGINS = frozenset({"web", "file-parser", "response-healing", "context-compression"})
+_READER = "file-parser"
+_OCR = "mistral-ocr"
+_FREE_READERS = ("native", "cloudflare-ai", "pdf-text")
+_FREE_PLUGINS = frozenset({"web", _READER, "response-healing", "context-compression"})
+MAX_RESULTS = 10
+"""Results of one search of OpenRouter's, each of which is charged."""
 _KNOWN = frozenset({"type", "tools", "environment", "max_uses"})
 _MAX_DEPTH = 4
 _UNSAID = "what it costs is not in the answer"
@@ -37,6 +42,16 @@ class Tool:
     fields: Mapping[str, Any]
     described: bool = False
     searches: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """`searches`: one may bring what is not in the request. `reads_free`: documents are read by what costs nothing but
+    tokens, and not by a service that charges for pages.
+    """
+
+    searches: bool
+    reads_free: bool
 
 
 def tools_in(value: object, depth: int = _MAX_DEPTH) -> Iterator[Tool]:
@@ -76,19 +91,38 @@ def _is_local(environment: object) -> bool:
     return isinstance(environment, dict) and environment.get("type") == "local"
 
 
-def check_plugins(value: object) -> bool:
-    """Whether OpenRouter's plugins are asked for. Raises Forbidden for one that is not open."""
-    if not value:
-        return False
-    for plugin in value if isinstance(value, list) else [value]:
-        if isinstance(plugin, dict):
-            plainly_spelled(plugin, ("id",))
-        name = plugin.get("id") if isinstance(plugin, dict) else plugin
+def check_plugins(value: object) -> Plugins:
+    """What OpenRouter's plugins do in a request. Raises Forbidden for one that is not open."""
+    searches, readers = False, list[bool]()
+    for plugin in value if isinstance(value, list) else [value] if value else ():
+        fields = plugin if isinstance(plugin, dict) else {"id": plugin}
+        plainly_spelled(fields, ("id", "pdf", "max_results"))
+        name = fields.get("id")
         if not isinstance(name, str) or name not in _FREE_PLUGINS:
+            raise _refused_plugin(str(name))
+        results = fields.get("max_results")
+        if not (results is None or (isinstance(results, int) and results <= MAX_RESULTS)):
             raise Forbidden(
-                f"the plugin {str(name)[:64]!r} is not allowed here: {_UNSAID}", "leave it out of `plugins`"
+                "that many results of a search are not set aside", f"ask for {MAX_RESULTS} at most"
             )
-    return True
+        if name == _READER:
+            readers.append(_reads_free(fields.get("pdf")))
+        searches |= name != _READER
+    return Plugins(searches, reads_free=bool(readers) and all(readers))
+
+
+def _reads_free(pdf: object) -> bool:
+    if not isinstance(pdf, dict):
+        return False
+    plainly_spelled(pdf, ("engine",))
+    engine = pdf.get("engine")
+    if engine not in (None, _OCR, *_FREE_READERS):
+        raise _refused_plugin(f"{_READER} by {engine}")
+    return engine in _FREE_READERS
+
+
+def _refused_plugin(name: str) -> Forbidden:
+    return Forbidden(f"the plugin {name[:64]!r} is not allowed here: {_UNSAID}", "leave it out of `plugins`")
 
 
 def _refused(kind: str) -> Forbidden:

@@ -26,6 +26,8 @@ _LARGE = 128 * 1024
 _MOST_NUMBERS = 8_000_000
 """Commas of an answer: a full batch of embeddings has six million."""
 _MAX_COUNT = 10**12
+_ANYWHERE = (None, "", "global", "not_available")
+"""Values of Anthropic's `inference_geo` for a call that was not held to a region."""
 _DELTA_FRAME = 110
 """Bytes of a text delta's event that are not text; measured over the three APIs, on the low side."""
 
@@ -61,7 +63,7 @@ class Reading:
 
     `complete`: the final counts were seen. `streamed` counts bytes of generated text, for an estimate where
     they were not. `cost` in US dollars where the provider states it. `tier` is the service tier that it
-    charged.
+    charged; `regional`: it held the call to one region.
     """
 
     model: str = ""
@@ -71,6 +73,7 @@ class Reading:
     streamed: int = 0
     tier: str = ""
     cost: Decimal | None = None
+    regional: bool = False
 
 
 class UsageMeter:
@@ -192,6 +195,8 @@ class UsageMeter:
             reading = replace(reading, tier=tier[:32])
         if usage.get("speed") == "fast":
             reading = replace(reading, tier="fast")
+        if self.api is Api.ANTHROPIC_MESSAGES and usage.get("inference_geo") not in _ANYWHERE:
+            reading = replace(reading, regional=True)
         if (cost := _dollars(usage.get("cost"))) is not None:
             reading = replace(reading, cost=cost + _own_key_cost(usage))
         self.reading = reading

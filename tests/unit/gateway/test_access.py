@@ -197,3 +197,13 @@ def test_a_subscriptions_account_is_the_hosts() -> None:
     """G-183."""
     fields = upstream_fields([("ChatGPT-Account-ID", "other")], OPENAI, "k", body=True, account="own")
     assert [value for name, value in fields if name.lower() == "chatgpt-account-id"] == ["own"]
+
+
+def test_what_chooses_models_and_accounts_at_other_gateways_is_left_out() -> None:
+    """G-180, G-183: a provider that is a gateway itself takes a configuration by header."""
+    named = (
+        "X-Portkey-Config", "Helicone-Fallbacks", "X-LiteLLM-Tags", "cf-aig-custom-cost", "X-Vertex-AI-LLM-Request-Type",
+        "azureml-model-deployment", "Anthropic-User-Profile-Id",
+    )  # fmt: skip
+    sent = upstream_fields([(name, "x") for name in (*named, "X-Title")], ANTHROPIC, "k", body=True)
+    assert [name for name, value in sent if value == "x"] == ["X-Title"]

@@ -132,3 +132,14 @@ def test_a_stated_cost_counts_where_the_provider_bills_by_it() -> None:
     router = spec("https://openrouter.ai/api/v1", Provider.OPENAI)
     assert settled(reading, model="openai/gpt-5", secret=router).cost == 2
     assert settled(reading).cost == 30_000
+
+
+def test_a_call_that_was_held_to_a_region_costs_a_tenth_more() -> None:
+    """G-204."""
+    counts = Counts(1000, 1001)
+    usual = settled(Reading("", counts, complete=True)).cost
+    assert settled(Reading("", counts, complete=True, regional=True)).cost == usual + -(-usual // 10)
+    price = BOOK.price(spec(), "claude-opus-4-5")
+    call = Call(box(), spec(), "claude-opus-4-5", price, "messages", BOUNDS, usual, NOW, BOUNDS.output)
+    assert passed(call, Reading("", counts, regional=True), 0)
+    assert not passed(call, Reading("", counts), 0)

@@ -13,6 +13,11 @@ from corral.wire.usage import Api, with_fields
 
 CONTEXT, OUTPUT = 200_000, 32_000
 PNG = "iVBORw0KGgo" * 10_000
+KEPT_DOCUMENT = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+INLINE_TOOL = {
+    "type": "tool_addition",
+    "tool": {"type": "tool_definition", "definition": {"type": "advisor_20260301", "model": "dear"}},
+}
 MESSAGES: dict[str, Any] = {"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -126,9 +131,8 @@ def test_what_only_looks_like_a_picture_is_text(place: str) -> None:
     [
         {"type": "document", "source": {"type": "base64", "data": PNG}},
         {"type": "document", "source": {"type": "url", "url": "https://x"}},
-        {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
         {"type": "file", "file": {"file_data": "data:application/pdf;base64," + PNG}},
-        {"type": "input_file", "file_id": "file-1"},
+        {"type": "input_file", "file_url": "https://x"},
     ],
 )
 def test_a_document_is_at_most_what_fits_into_the_context(content: dict[str, Any]) -> None:
@@ -210,12 +214,114 @@ def test_caching_is_seen_wherever_it_is_asked_for(control: object, hour: bool) -
         (Api.ANTHROPIC_MESSAGES, {"compaction": {"type": "enabled"}}),
         (Api.ANTHROPIC_MESSAGES, {"mcp_servers": [{"url": "https://x"}]}),
         (Api.ANTHROPIC_MESSAGES, {"container": "c"}),
+        (Api.OPENAI_RESPONSES, {"multi_agent": {"enabled": True}}),
+        (Api.OPENAI_RESPONSES, {"reasoning": {"effort": "low", "mode": "pro"}}),
+        (Api.OPENAI_RESPONSES, {"input": [{"type": "compaction_trigger"}]}),
+        (Api.OPENAI_CHAT, {"modalities": ["text", "image"]}),
+        (Api.OPENAI_CHAT, {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}),
+        (Api.OPENAI_CHAT, {"search_parameters": {"mode": "on"}}),
+        (Api.OPENAI_CHAT, {"enable_search": True}),
+        (Api.OPENAI_CHAT, {"data_sources": [{"type": "azure_search"}]}),
+        (Api.OPENAI_CHAT, {"plugins": [{"id": "web", "max_results": 11}]}),
+        (Api.OPENAI_CHAT, {"plugins": [{"id": "file-parser", "pdf": {"engine": "new-ocr"}}]}),
+        (Api.ANTHROPIC_MESSAGES, {"billing_policy": {"bill_to": "user_profile"}}),
+        (Api.ANTHROPIC_MESSAGES, {"messages": [{"role": "user", "content": [INLINE_TOOL]}]}),
     ],
 )
 def test_what_cannot_be_metered_is_refused(api: Api, extra: dict[str, Any]) -> None:
     """G-179, G-203."""
     with pytest.raises(Forbidden):
         bound({**MESSAGES, **extra}, api)
+
+
+@pytest.mark.parametrize(
+    ("api", "extra"),
+    [
+        (Api.ANTHROPIC_MESSAGES, {"fallbacks": [{"model": "claude-opus-5"}]}),
+        (Api.ANTHROPIC_MESSAGES, {"fallbacks": "default"}),
+        (Api.OPENAI_CHAT, {"fallbacks": ["dear"]}),
+        (Api.OPENAI_CHAT, {"context_window_fallbacks": [{"cheap": ["dear"]}]}),
+        (Api.OPENAI_CHAT, {"model_list": [{"model_name": "cheap", "litellm_params": {"model": "dear"}}]}),
+        (Api.OPENAI_CHAT, {"compound_custom": {"models": {"answering_model": "dear"}}}),
+        (Api.OPENAI_CHAT, {"providerOptions": {"gateway": {"models": ["dear"]}}}),
+        (Api.OPENAI_CHAT, {"extra_body": {"models": ["dear"]}}),
+        (Api.OPENAI_CHAT, {"preset": "mine"}),
+        (Api.OPENAI_RESPONSES, {"moderation": {"model": "gpt-5-pro"}}),
+    ],
+)
+def test_no_other_model_runs_than_the_one_that_is_judged(api: Api, extra: dict[str, Any]) -> None:
+    """G-180."""
+    with pytest.raises(Forbidden):
+        bound({**MESSAGES, **extra}, api)
+
+
+@pytest.mark.parametrize(
+    ("api", "extra"),
+    [
+        (Api.OPENAI_RESPONSES, {"prompt": {"id": "pmpt_1", "version": "2"}}),
+        (Api.OPENAI_CHAT, {"prompt_id": "mine"}),
+        (Api.ANTHROPIC_MESSAGES, {"thread": {"type": "continue", "previous_message_id": "msg_1"}}),
+        (Api.OPENAI_RESPONSES, {"input": [{"content": [{"type": "input_file", "file_id": "file-1"}]}]}),
+        (Api.OPENAI_RESPONSES, {"input": [{"content": [{"type": "input_image", "file_id": "file-1"}]}]}),
+        (Api.OPENAI_CHAT, {"messages": [{"content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}),
+        (Api.ANTHROPIC_MESSAGES, {"messages": [{"content": [KEPT_DOCUMENT]}]}),
+        (Api.ANTHROPIC_MESSAGES, {"messages": [{"content": [{"type": "container_upload", "file_id": "f"}]}]}),
+    ],
+)
+def test_what_the_provider_keeps_is_not_used(api: Api, extra: dict[str, Any]) -> None:
+    """G-179, G-180: a stored prompt names a model and tools of its own, a file is anybody's with the key."""
+    with pytest.raises(Forbidden, match="keeps"):
+        bound({**MESSAGES, **extra}, api)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"fallbacks": []}, {"enable_search": False}, {"prompt": "text"}, {"modalities": ["text"]}, {"best_of": 1},
+        {"reasoning": {"effort": "high", "mode": "standard"}}, {"moderation": {"model": "omni-moderation-latest"}},
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_is_let_through(extra: dict[str, Any]) -> None:
+    assert bound({"max_tokens": 5, **extra}, Api.OPENAI_CHAT)[0].output == 5
+
+
+def test_all_alternatives_are_counted() -> None:
+    """G-206."""
+    assert bound({"max_tokens": 5, "n": 2, "best_of": 3}, Api.OPENAI_CHAT)[0].output == 15
+
+
+def test_uses_of_tools_are_held_to_what_is_set_aside() -> None:
+    """G-211, G-212: a request to the Responses API says how often its tools are used, and gets that said if it does not."""
+    search = {"tools": [{"type": "web_search"}], "max_output_tokens": 5, "store": False}
+    found, changes = bound(search, Api.OPENAI_RESPONSES)
+    assert (found.searches, changes) == (SEARCHES, {"max_tool_calls": SEARCHES})
+    for most in (0, 3, 500):
+        found, changes = bound({**search, "max_tool_calls": most}, Api.OPENAI_RESPONSES)
+        assert (found.searches, changes) == (most, {})
+    with pytest.raises(InvalidInput):
+        bound({**search, "max_tool_calls": 10**6}, Api.OPENAI_RESPONSES)
+
+
+@pytest.mark.parametrize("model", ["x/y:online", "gpt-4o-search-preview", "gpt-5-search-api-2025-10-14"])
+def test_models_that_always_search_do_so(model: str) -> None:
+    assert bound({"max_tokens": 1}, Api.OPENAI_CHAT, model=model)[0].searches == SEARCHES
+
+
+@pytest.mark.parametrize(
+    ("plugins", "read"),
+    [
+        (None, 1),
+        ([{"id": "file-parser"}], 1),
+        ([{"id": "file-parser", "pdf": {"engine": "mistral-ocr"}}], 1),
+        ([{"id": "file-parser", "pdf": {"engine": "native"}}], 0),
+        ([{"id": "file-parser"}, {"id": "file-parser", "pdf": {"engine": "native"}}], 1),
+    ],
+)
+def test_documents_that_another_service_may_read_are_counted(plugins: object, read: int) -> None:
+    """G-204."""
+    document = {"type": "file", "file": {"file_data": "data:application/pdf;base64," + PNG}}
+    request = {"max_tokens": 1, "messages": [{"content": [document]}], "plugins": plugins}
+    assert bound(request, Api.OPENAI_CHAT)[0].documents == read
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,18 @@ ITERATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("geo", "regional"), [("us", True), ("global", False), ("not_available", False), (None, False)]
+)
+def test_where_a_call_was_held_is_read(geo: object, regional: bool) -> None:
+    """G-204."""
+    usage = {"input_tokens": 5, "output_tokens": 7, "inference_geo": geo}
+    data = json.dumps({"model": "m", "usage": usage}).encode()
+    assert read(Api.ANTHROPIC_MESSAGES, data, streamed=False).regional is regional
+    stream = event("message_start", {"type": "message_start", "message": {"model": "m", "usage": usage}})
+    assert read(Api.ANTHROPIC_MESSAGES, stream).regional is regional
+
+
 def test_samplings_that_the_counts_leave_out_are_counted_and_none_twice() -> None:
     """G-191, G-192."""
     usage = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ITERATIONS}
