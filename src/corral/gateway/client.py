@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
@@ -62,6 +62,17 @@ class Settings(TypedDict, total=False):
 _USUAL = link.SetConfig(0, (), (), DEFAULT_MODEL_CALLS, DEFAULT_OUTPUT, (), ModelRules())
 
 
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """A wish to be told once all records before it are kept."""
+
+    channel: Channel
+    number: int
+
+    def done(self) -> None:
+        self.channel.send(link.Flushed(self.number))
+
+
 class GatewayClient:
     """`ports.Gateway` over a link to the gateway process.
 
@@ -70,7 +81,7 @@ class GatewayClient:
     is ready. `await client.lost()` returns when the link has ended; then start another process and `await
     client.reattach(sock)`.
 
-    The ledger and `on_audit` are called for one batch at a time, in order; no call waits for an audit
+    The ledger and `on_audit` are called for one batch at a time, in order; nothing but pushes waits for an audit
     record. What ends in a CorralError is offered again until it is taken, but for reservations, which are refused.
     `on_ask` is called for each question of a sandbox and is cancelled when nobody waits for its answer. `inspector` gives
     what reads pushes; without one no push is let through. Without `journals` each model call waits for the ledger.
@@ -98,7 +109,7 @@ class GatewayClient:
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
         self._calls = Calls()
-        self._records: asyncio.Queue[link.AuditRecord] = asyncio.Queue()
+        self._records: asyncio.Queue[link.AuditRecord | _Flush] = asyncio.Queue()
         self._accounts = Accounts(ledger, self._tenant_of, self._go_on, journals)
         self._tasks = asyncio.TaskGroup()
         self._questions = Questions(on_ask, self._tenant_of, self._tasks)
@@ -398,6 +409,8 @@ class GatewayClient:
             case link.AuditRecord():
                 self._records.put_nowait(message)
                 self._hold_back(channel)
+            case link.Flush():
+                self._records.put_nowait(_Flush(channel, message.number))
             case _:
                 raise InvalidInput(
                     f"the gateway sent an unexpected {type(message).__name__}", "restart the daemon"
@@ -417,15 +430,20 @@ class GatewayClient:
 
     async def _deliver(self) -> None:
         while True:
-            records = [await self._records.get()]
-            # Nobody waits for these, and calls that wait for the ledger must not wait behind each of them.
+            taken = [await self._records.get()]
+            # Hardly anybody waits for these, and calls that wait for the ledger must not wait behind each of them.
             await asyncio.sleep(_GATHER_SECONDS)
-            while len(records) < _MAX_RECORDS and not self._records.empty():
-                records.append(self._records.get_nowait())
+            while len(taken) < _MAX_RECORDS and not self._records.empty():
+                taken.append(self._records.get_nowait())
+            records = [item for item in taken if isinstance(item, link.AuditRecord)]
             try:
-                await until_taken(partial(self._on_audit, records))
+                if records:
+                    await until_taken(partial(self._on_audit, records))
+                for item in taken:
+                    if isinstance(item, _Flush):
+                        item.done()
             finally:
-                for _ in records:
+                for _ in taken:
                     self._records.task_done()
             self._go_on()
 

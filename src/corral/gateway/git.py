@@ -31,6 +31,7 @@ from corral.gateway.gitupstream import (
     target,
     upstream_headers,
 )
+from corral.gateway.outbox import Outbox
 from corral.gateway.redact import Redactor
 from corral.gateway.replies import closing, plain
 from corral.gateway.spools import Spools
@@ -60,13 +61,14 @@ class GitService:
         tokens: AppTokens,
         desk: Desk,
         spools: Spools,
+        outbox: Outbox,
     ) -> None:
         self._box = box
         self._granted = granted
         self._tokens = tokens
         self._upstream = GitUpstream(box, dialer)
         self._lfs = LfsService(box, self._upstream)
-        self._pushes = PushService(Services(box, self._upstream, desk, spools))
+        self._pushes = PushService(Services(box, self._upstream, desk, spools, outbox))
 
     async def close(self) -> None:
         """Close its connections."""

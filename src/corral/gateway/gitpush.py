@@ -6,9 +6,10 @@
    commit follows from the old one.
 4. Rules decide: yes, no, or a person is asked, shown the repository, refs, ids, commits, files and findings, and the
    digest of exactly this push. The question dies with the client's connection.
-5. The server's refs are compared with those that the push was judged by. Then the same bytes go upstream in one request
-   with their full length: cut anywhere, the server has an incomplete pack and does nothing. Nothing is ever sent twice:
-   what is not known to be done, the client is told, and the ids make a second attempt harmless.
+5. The server's refs are compared with those that the push was judged by, and the record of the yes is made to last.
+   Then the same bytes go upstream in one request with their full length: cut anywhere, the server has an incomplete pack
+   and does nothing. Nothing is ever sent twice: what is not known to be done, the client is told, and the ids make a
+   second attempt harmless.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from corral.gateway.gitupstream import (
     refused_by_server,
     upstream_headers,
 )
+from corral.gateway.outbox import Outbox
 from corral.gateway.pushanswer import DeniedError, PushAnswer, empty
 from corral.gateway.pushbody import PushBody
 from corral.gateway.pushtext import ask_detail, ask_summary, refs_text
@@ -57,6 +59,7 @@ class Services:
     upstream: GitUpstream
     desk: Desk
     spools: Spools
+    outbox: Outbox
 
 
 class PushService:
@@ -271,6 +274,8 @@ class _Push:
     async def _forward(self, spool: Spool) -> web.StreamResponse:
         self._target = await self._renewed()
         await self._compare()
+        # That it was let through is on record before it is done (G-325), and what cannot be recorded is not (G-326).
+        await self._services.outbox.flush()
         headers = upstream_headers(self._request, self._target)
         headers.popall(hdrs.CONTENT_ENCODING, None)
         headers[hdrs.CONTENT_LENGTH] = str(len(self._head.raw) + spool.size)

@@ -64,9 +64,8 @@ class Process:
         self._spools = Spools(self._channel)
         self._forging: set[asyncio.Task[None]] = set()
         dialer = Dialer(Proxies.of_process(), tls, http2, executor)
-        self._service = Service(
-            dialer, Outbox(self._channel).audit, self._reservations, self._desk, self._spools
-        )
+        self._outbox = Outbox(self._channel)
+        self._service = Service(dialer, self._outbox, self._reservations, self._desk, self._spools)
 
     async def run(self) -> None:
         """Serve until the link ends, or a signal asks to stop."""
@@ -98,6 +97,8 @@ class Process:
                 self._reservations.acknowledged(message.number)
             case link.Reserved() | link.Refused() | link.Limited() | link.Unreserved():
                 self._reservations.answered(message)
+            case link.Flushed():
+                self._outbox.take(message)
             case link.Asked() | link.Answered():
                 self._desk.take(message)
             case link.Leased():

@@ -26,6 +26,7 @@ from corral.gateway.front import Front
 from corral.gateway.git import GitService
 from corral.gateway.journal import Journal
 from corral.gateway.llm import LARGE_AT_ONCE, ModelService
+from corral.gateway.outbox import Outbox
 from corral.gateway.pricing import PriceBook
 from corral.gateway.raising import Raising
 from corral.gateway.replies import closing, plain
@@ -63,12 +64,12 @@ class _Served:
 
 
 class Service:
-    """Serves sandboxes. `send_audit` takes records of decisions."""
+    """Serves sandboxes. The outbox takes records of decisions."""
 
     def __init__(
         self,
         dialer: Dialer,
-        send_audit: Callable[[link.AuditRecord], None],
+        outbox: Outbox,
         reservations: Reservations,
         desk: Desk,
         spools: Spools,
@@ -77,7 +78,7 @@ class Service:
         self._desk = desk
         self._dialer = dialer
         self._bypass: frozenset[str] = frozenset()
-        self._send_audit = send_audit
+        self._outbox = outbox
         self._reservations = reservations
         self._limits = Limits()
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -188,7 +189,7 @@ class Service:
     def _make(self, attach: link.Attach) -> _Served:
         box = Box(
             attach,
-            self._send_audit,
+            self._outbox.audit,
             lambda ruled: self._vault.model_hosts(attach.tenant, ruled),
             lambda: self._bypass,
         )
@@ -202,7 +203,9 @@ class Service:
             Raising(box, self._reservations, self._desk, lambda: self._limits),
             self._large,
         )
-        git = GitService(box, self._dialer, self._granted, self._tokens, self._desk, self._spools)
+        git = GitService(
+            box, self._dialer, self._granted, self._tokens, self._desk, self._spools, self._outbox
+        )
         return _Served(box, Forwarder(box, self._dialer), models, git, AskService(box, self._desk))
 
     def _bind(self, box: Box) -> None:

@@ -34,7 +34,7 @@ MAX_GATEWAY_FRAME = 256 * 1024
 """What the engine accepts of a gateway."""
 MAX_LISTENERS = 128
 """Sockets per sandbox: fewer than one message can carry (253)."""
-VERSION = 8
+VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +418,20 @@ class CloseSpool:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """All audit records that were sent before this are wanted where they survive a power cut. Answered by `Flushed`, then."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """They are there."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRecord:
     """A decision. Never holds a secret, a token, a header's or a query's value.
 
@@ -503,4 +517,6 @@ Message = (
     | PushFailed
     | CloseSpool
     | AuditRecord
+    | Flush
+    | Flushed
 )

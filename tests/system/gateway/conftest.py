@@ -167,6 +167,8 @@ class Bed:
     environment: dict[str, str]
     ledger: TestLedger
     audits: list[AuditRecord] = field(default_factory=list)
+    recording: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is not set, no record is written."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -288,6 +290,7 @@ async def gateway(
 
     async def on_audit(records: Sequence[AuditRecord]) -> None:
         if bed is not None:
+            await bed.recording.wait()
             bed.audits.extend(records)
 
     own = TestLedger()
@@ -307,6 +310,7 @@ async def gateway(
         full = {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
         bed = Bed(upstream, client, http, command, full, own)
         bed.taking.set()
+        bed.recording.set()
         try:
             await client.reattach(bed.spawn())
             await bed.secrets()

@@ -178,6 +178,26 @@ async def test_its_own_branch(forge: GitBed) -> None:
     assert forge.reader.seen[0].path == "team/app.git"
 
 
+async def test_a_push_is_on_record_before_it_is_done(forge: GitBed) -> None:
+    """G-325: whoever kills the daemon after a push finds it in the log."""
+    await forge.attach()
+    clone = await forge.clone()
+    forge.bed.recording.clear()
+    asked = len(forge.server.seen)
+    pushing = asyncio.ensure_future(forge.git("push", "-q", "origin", "HEAD:corral/box-1", cwd=clone))
+    async with asyncio.timeout(30):
+        # The refs are listed for the client, and once more to compare them; then the push could be sent.
+        while len([path for _, path, _ in forge.server.seen[asked:] if "info/refs" in path]) < 2:
+            await forge.bed.client.ping()
+    for _ in range(5):
+        await forge.bed.client.ping()
+    assert not [path for method, path, _ in forge.server.seen if method == "POST" and "receive" in path]
+    forge.bed.recording.set()
+    await pushing
+    assert "refs/heads/corral/box-1" in forge.refs()
+    assert (await forge.bed.audit("git", "allowed")).kind == "git"
+
+
 async def test_a_yes_sends_the_same_bytes(forge: GitBed) -> None:
     """G-257 to G-259, G-261: held while a person is asked, who is shown what it brings."""
     forge.reader.report = PushReport(

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -349,7 +350,7 @@ class Renewed:
 async def test_connections_that_wait_are_closed_where_they_might_not_be_made(passing: World) -> None:
     """G-62 to G-65, G-308: when a policy or the operator lets names lead to fewer addresses."""
     transport = await passing.pass_through()
-    service = Service(passing.servers, passing.records.append, None, None, None)  # type: ignore[arg-type]
+    service = Service(passing.servers, SimpleNamespace(audit=passing.records.append), None, None, None)  # type: ignore[arg-type]
     forwarder, git = Renewed(), Renewed()
     service._served[passing.box.id] = _Served(passing.box, forwarder, None, git, None)  # type: ignore[arg-type]
 

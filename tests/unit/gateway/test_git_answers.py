@@ -97,7 +97,7 @@ def made(answer: Answer) -> tuple[GitService, list[AuditRecord]]:
         PushPolicy(), Way(), (),
     )  # fmt: skip
     box = Box(attach, records.append, lambda _: frozenset(), frozenset)
-    service = GitService(box, None, dict, None, None, None)  # type: ignore[arg-type]  # the answer is here
+    service = GitService(box, None, dict, None, None, None, None)  # type: ignore[arg-type]  # the answer is here
     service._upstream = Upstream(answer)  # type: ignore[assignment]
     service._lfs = LfsService(box, service._upstream)
     return service, records

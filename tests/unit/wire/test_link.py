@@ -69,6 +69,8 @@ MESSAGES: list[link.Message] = [
     link.Answered(17, Answer(allowed=True, scope=Scope.ONCE, reason="", by="x")),
     link.Answered(18, refused("no")),
     link.Withdraw(19),
+    link.Flush(23),
+    link.Flushed(23),
 ]  # fmt: skip
 
 
