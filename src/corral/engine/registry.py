@@ -17,7 +17,7 @@ from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
 from corral.model.lifecycle import STANDING_STILL, Event, State, advance
 from corral.model.pool import interchangeable
-from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.sandbox import Expiry, Sandbox, SandboxSpec
 from corral.policy.idle import by_host
 
 WITH_IMAGE = frozenset((State.SUSPENDING, State.SUSPENDED, State.RESUMING))
@@ -186,6 +186,10 @@ class Registry:
         current = self._sandboxes[sandbox]
         age = (self._clock.now() - current.spec.created_at).total_seconds()
         return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
+
+    async def set_expiry(self, sandbox: SandboxId, expiry: Expiry) -> Sandbox:
+        """Change what happens at the end of its life."""
+        return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, expiry=expiry))
 
     async def put_off(self, sandbox: SandboxId, seconds: float) -> None:
         """Move the end of a sandbox's life, if it has one and is still there."""

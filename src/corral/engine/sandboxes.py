@@ -282,6 +282,11 @@ class Sandboxes:
         async with self.locked(tenant, ref) as sandbox:
             return await self._registry.set_ttl(sandbox.id, seconds)
 
+    async def set_expiry(self, tenant: TenantId, ref: str, expiry: Expiry) -> Sandbox:
+        """Change what happens at the end of its life."""
+        async with self.locked(tenant, ref) as sandbox:
+            return await self._registry.set_expiry(sandbox.id, expiry)
+
     async def set_egress(
         self,
         tenant: TenantId,

@@ -86,26 +86,29 @@ class DataPlane:
             sandbox = await awake(self._engine, await self._signed(request))
             return await self._plain(request, Box(self._engine, sandbox, request.headers), path)
         sandbox = self._named(request)
-        if path == "/health":
-            # Whether it runs is told to anybody; to wake it needs its token.
-            if wakes_by_traffic(sandbox) and not await self._has_token(request, sandbox):
-                raise Refusal(403, _NOT_YOURS)
-            await awake(self._engine, sandbox)
-            return Response(status_code=204, headers={"cache-control": "no-store"})
-        await self._authorize(request, sandbox)
-        box = Box(self._engine, await awake(self._engine, sandbox), request.headers)
-        if path.startswith((_PROCESS, _FILES)):
-            return await self._call(request, box, path)
         if path in _RESERVED:
             message = "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"
             raise Refusal(404, message, path=path)
+        if wakes_by_traffic(sandbox):
+            # Whether it runs is told to anybody; to wake it needs its token.
+            try:
+                await self._authorize(request, sandbox)
+            except Refusal:
+                raise Refusal(403, _NOT_YOURS) from None
+        sandbox = await awake(self._engine, sandbox)
+        if path == "/health":
+            return Response(status_code=204, headers={"cache-control": "no-store"})
+        await self._authorize(request, sandbox)
+        box = Box(self._engine, sandbox, request.headers)
+        if path.startswith((_PROCESS, _FILES)):
+            return await self._call(request, box, path)
         return await self._plain(request, box, path)
 
     def _named(self, request: Request) -> Sandbox:
         name, port = request.headers.get("e2b-sandbox-id"), request.headers.get("e2b-sandbox-port")
         if name is None or port is None:
             raise Refusal(400, "missing header: E2b-Sandbox-Id and E2b-Sandbox-Port go together")
-        if digits(port, 5) is None:
+        if digits(port, 5) != ENVD_PORT:  # any other port of a sandbox is the preview proxy's
             raise Refusal(400, "Invalid sandbox port")
         found = self._engine.sandboxes.by_id(SandboxId(sandbox_id(name)))
         if found is None or found.state not in KNOWN:
@@ -121,22 +124,19 @@ class DataPlane:
         raise Refusal(401, "invalid signature")
 
     async def _authorize(self, request: Request, sandbox: Sandbox) -> None:
-        if await self._has_token(request, sandbox):
+        expected = (await self._engine.sandbox_token(sandbox.id)).reveal()
+        given = request.headers.get("x-access-token", "").encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(expected.encode(), given):
             return
         if request.url.path == "/files":
-            if request.headers.get("x-access-token"):
+            if given:
                 raise Refusal(401, "access token present in header but does not match")
-            transfer.check_signature(request, (await self._engine.sandbox_token(sandbox.id)).reveal())
+            transfer.check_signature(request, expected)
             return
         raise Refusal(
             401,
             "unauthorized access, please provide a valid access token or method signing if supported",
         )
-
-    async def _has_token(self, request: Request, sandbox: Sandbox) -> bool:
-        token = (await self._engine.sandbox_token(sandbox.id)).reveal().encode()
-        given = request.headers.get("x-access-token", "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(token, given)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from corral.api.e2b.wake import wake
 from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
 from corral.model.lifecycle import State
-from corral.model.sandbox import Sandbox
+from corral.model.sandbox import Expiry, Sandbox
 from corral.policy.rules import rule_text
 from corral.protocol.e2b import sandboxes as wire
 
@@ -83,7 +83,7 @@ async def _connect(call: Call, default: int | None) -> Response:
 async def _forgotten(call: Call, sandbox: Sandbox) -> Sandbox:
     """A paused sandbox without the memory that it was paused with: its files are what it starts anew from. Nothing is done
     to one that runs."""
-    if sandbox.state is State.RESUMING:
+    if sandbox.state in (State.STARTING, State.RESUMING):
         message = f"Sandbox '{sandbox.id}' is being started already"
         raise Refusal(409, message, "sandbox_start_in_flight")
     if sandbox.state not in WITH_MEMORY:
@@ -97,11 +97,14 @@ async def _forgotten(call: Call, sandbox: Sandbox) -> Sandbox:
 
 async def resume(call: Call) -> Response:
     """Wake a paused sandbox, as old clients do."""
-    body = await call.body(wire.Connect, optional=True)
+    body = await call.body(wire.Resume, optional=True)
     sandbox = call.sandbox()
     if sandbox.state is State.RUNNING:
         raise Refusal(409, f"Sandbox {sandbox.id} is already running")
-    timeout = checked_timeout(DEFAULT_TIMEOUT[1] if body.timeout is None else body.timeout)
+    timeout = checked_timeout(body.timeout)
+    if body.auto_pause is not None and body.auto_pause != (sandbox.spec.expiry is not Expiry.REMOVE):
+        expiry = Expiry.PAUSE if body.auto_pause else Expiry.REMOVE
+        await call.engine.sandboxes.set_expiry(call.tenant, sandbox.id, expiry)
     if body.memory is False:
         sandbox = await _forgotten(call, sandbox)
     sandbox, _ = await wake(call.engine, sandbox, timeout)

@@ -10,6 +10,7 @@ from corral.model.sandbox import Sandbox
 from corral.policy.idle import wakes_on_use
 
 _ROUNDS = 3
+_UNSETTLED = "The sandbox is still transitioning. Try again in a moment."
 _LEAST_LIFE = 15
 _UNKNOWN_LIFE = 300
 
@@ -26,6 +27,8 @@ async def awake(engine: Engine, sandbox: Sandbox) -> Sandbox:
     if sandbox.state is State.RUNNING:
         return sandbox
     if not wakes_by_traffic(sandbox):
+        if sandbox.state in (State.STARTING, State.RESUMING):
+            raise Refusal(409, _UNSETTLED, sandboxId=sandbox.id)
         raise not_running(sandbox.id)
     seconds = None
     if not wakes_on_use(sandbox.reason):  # else the pause was the host's own, and changes nothing of its life
@@ -41,6 +44,9 @@ async def wake(engine: Engine, sandbox: Sandbox, seconds: int | None) -> tuple[S
         try:
             if sandbox.state is State.RUNNING:
                 return sandbox, False
+            if sandbox.state is State.STARTING:  # by another request, which this one joins
+                async with engine.sandboxes.locked(tenant, name) as sandbox:
+                    continue
             if sandbox.state in WITH_MEMORY:
                 woken = await engine.sandboxes.resume(tenant, name)
             elif sandbox.state is State.STOPPED:
@@ -58,4 +64,4 @@ async def wake(engine: Engine, sandbox: Sandbox, seconds: int | None) -> tuple[S
             sandbox = found
         except NotFound:
             raise not_there(name) from None
-    raise Refusal(409, f'Sandbox "{name}" is changing its state')
+    raise Refusal(409, _UNSETTLED)

@@ -4,8 +4,9 @@ from collections.abc import Collection
 
 from starlette.types import Scope
 
+from corral.api.e2b.calls import digits
 from corral.api.guard import LOOPBACK_NAMES, host_of
-from corral.api.preview.hosts import Addresses, Target, target_of
+from corral.api.preview.hosts import MAX_PORT, Addresses, Target, target_of
 from corral.protocol.e2b.base import ENVD_PORT
 
 
@@ -37,9 +38,10 @@ class Where:
             if name in (b"e2b-sandbox-id", b"e2b-sandbox-port")
         }
         port = given.get(b"e2b-sandbox-port", "")
-        if len(given) != 2 or not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
+        number = digits(port, 5)
+        if len(given) != 2 or number is None or not 1 <= number <= MAX_PORT:
             return None
-        return Target(given[b"e2b-sandbox-id"].partition("-")[0], int(port))
+        return Target(given[b"e2b-sandbox-id"].partition("-")[0], number)
 
     def target(self, scope: Scope) -> Target | None:
         """The port of a sandbox that a request is for; None for anything else. Raises ValueError."""

@@ -124,6 +124,13 @@ class Connect(Wire):
     memory: bool | None = None
 
 
+class Resume(Connect):
+    """The same of old clients, which may also say whether it is paused at its next end."""
+
+    timeout: Int32 = 15
+    auto_pause: bool | None = None
+
+
 class Timeout(Wire):
     """Seconds from now."""
 
