@@ -162,7 +162,11 @@ def _devcontainer(files: Mapping[str, str], found: _Suggestion) -> None:
             found.steps.append((command, []))
     for key in ("containerEnv", "remoteEnv"):
         for variable, value in _object(document.get(key)).items():
-            if re.fullmatch(r"[A-Za-z_]\w*", variable) and isinstance(value, str) and "${" not in value:
+            if (
+                re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)
+                and isinstance(value, str)
+                and "${" not in value
+            ):
                 found.env[variable] = value
     ports = document.get("forwardPorts")
     for port in ports if isinstance(ports, list) else []:

@@ -155,6 +155,7 @@ _KEYS = (
 @given(st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=5))
 @example({"postCreateCommand": "\0"})
 @example({"postCreateCommand": ["x" * 20_000]})
+@example({"containerEnv": {"A²": ""}})
 def test_whatever_a_devcontainer_holds(document: dict[str, object]) -> None:
     parse_project(
         suggest({".devcontainer.json": json.dumps(document), "package.json": json.dumps(document)}), "demo"
