@@ -1,6 +1,5 @@
 """`/files`: contents of files, streamed in and out."""
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -8,8 +7,7 @@ import hmac
 import mimetypes
 import re
 import time
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
@@ -20,12 +18,13 @@ from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from corral.api.bodies import streamed
 from corral.api.e2b.box import Box, modified_at
-from corral.api.e2b.calls import read_body
+from corral.api.e2b.calls import digits, read_body
+from corral.api.e2b.coding import packed, unpacked, wants_gzip
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.rpc import RpcError
 from corral.api.e2b.watching import Watchers
@@ -35,15 +34,13 @@ from corral.protocol.base import MAX_JSON_BODY
 from corral.protocol.e2b.filesystem import ComposeRequest
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
-_PIECE = 256 * 1024
 MAX_HEADER = 16 * 1024
 MAX_METADATA = 4096
 MAX_METADATA_KEY = 246
 _METADATA = "x-metadata-"
 _METADATA_PREFIX = len("user.e2b.")
 _PRINTABLE = re.compile(r"[ -~]*")
-MAX_IDLE = 300.0
-"""Seconds without a byte after which an upload is given up."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._ ()+,@=~-]+")
 _FORM_EVENTS = (
     *("part_begin", "part_data", "part_end", "end"),
     *("header_begin", "header_field", "header_value", "header_end", "headers_finished"),
@@ -88,16 +85,20 @@ async def download(request: Request, box: Box) -> Response:
         raise Refusal(404, f"path '{path}' does not exist")
     if entry.kind is EntryKind.DIRECTORY:
         raise Refusal(400, f"path '{path}' is a directory")
-    kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
+    gzip = wants_gzip(request.headers)
+    kind = _kind(entry.name)
     headers = {
-        "content-disposition": f"inline; filename*=utf-8''{quote(entry.name.encode('utf-8', 'surrogateescape'))}",
+        "content-disposition": f"inline; {_named(entry.name)}",
         "vary": "Accept-Encoding",
         "last-modified": format_datetime(_modified(entry), usegmt=True),
     }
     if entry.kind is EntryKind.FILE and _is_unchanged(request.headers.get("if-modified-since"), entry):
         return Response(status_code=304, headers=headers)
     wanted = _range(request.headers.get("range"), entry)
-    if wanted is None:
+    if gzip:
+        response = await streamed(packed(files.read(path)), kind)
+        headers["content-encoding"] = "gzip"
+    elif wanted is None:
         response = await streamed(files.read(path), kind)
     else:
         start, size = wanted
@@ -106,6 +107,19 @@ async def download(request: Request, box: Box) -> Response:
         headers["content-range"] = f"bytes {start}-{start + size - 1}/{entry.size}"
     response.headers.update(headers)
     return response
+
+
+def _kind(name: str) -> str:
+    """What a file holds, as far as its name tells."""
+    kind, coding = mimetypes.guess_type(name)
+    return {None: kind, "gzip": "application/gzip"}.get(coding) or "application/octet-stream"
+
+
+def _named(name: str) -> str:
+    """A file's name as a parameter of a header."""
+    if _PLAIN_NAME.fullmatch(name):
+        return f'filename="{name}"'
+    return f"filename*=utf-8''{quote(name.encode('utf-8', 'surrogateescape'))}"
 
 
 def _is_unchanged(since: str | None, entry: Entry) -> bool:
@@ -136,9 +150,10 @@ def _range(text: str | None, entry: Entry) -> tuple[int, int] | None:
 async def upload(request: Request, box: Box, watchers: Watchers) -> Response:
     """Write one file, or several of a form."""
     user = await _user(request, box)
-    target = _Target(box, user, file_metadata(request.headers), watchers)
+    size = digits(request.headers.get("content-length", ""), 18)
+    target = _Target(box, user, file_metadata(request.headers), watchers, size)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
-    body = _decoded(request)
+    body = unpacked(request)
     path = request.query_params.get("path")
     if kind == b"application/octet-stream":
         if not path:
@@ -195,6 +210,8 @@ class _Target:
     user: str
     metadata: dict[str, str]
     watchers: Watchers
+    size: int | None = None
+    """Bytes of the request's body, where it tells them."""
 
     async def path(self, text: str) -> str:
         return await _path(self.box, text, self.user)
@@ -208,7 +225,8 @@ class _Target:
             except Conflict as error:
                 raise Refusal(400, f"path is a directory: {path} ({error.message})") from None
             except DiskFull:
-                raise Refusal(507, "not enough disk space available") from None
+                size = f": {self.size} bytes were to be written" if self.size else ""
+                raise Refusal(507, f"not enough disk space available{size}") from None
         told = {"path": path, "name": entry.name, "type": "file"}
         return {**told, "metadata": entry.metadata} if entry.metadata else told
 
@@ -269,43 +287,6 @@ async def _path(box: Box, text: str, user: str) -> str:
         return await box.path(text, user)
     except RpcError as error:
         raise Refusal(400, error.message) from None
-
-
-async def _decoded(request: Request) -> AsyncGenerator[bytes, None]:
-    """The body, unpacked where it is compressed, in pieces of bounded size. A body that breaks off raises."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "", "gzip"):
-        raise Refusal(400, f"unsupported content encoding: {encoding[:40]}")
-    try:
-        if encoding != "gzip":
-            async for chunk in _timely(request.stream()):
-                if chunk:
-                    yield chunk
-            return
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        async for chunk in _timely(request.stream()):
-            while chunk:
-                if piece := unpacker.decompress(chunk, _PIECE):
-                    yield piece
-                chunk = unpacker.unconsumed_tail
-        if not unpacker.eof:
-            raise Refusal(400, "the gzip stream breaks off")
-    except zlib.error:
-        raise Refusal(400, "the body is not gzip") from None
-    except ClientDisconnect:
-        raise Refusal(400, "the request's body broke off") from None
-
-
-async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    while True:
-        try:
-            async with asyncio.timeout(MAX_IDLE):
-                chunk = await anext(chunks)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise Refusal(408, f"no byte of the body came for {MAX_IDLE:.0f} seconds") from None
-        yield chunk
 
 
 class _Form:
