@@ -15,7 +15,8 @@ from fastapi import FastAPI
 from corral.agents import chatgpt
 from corral.agents.service import AgentService
 from corral.api.app import create_app
-from corral.api.e2b.shapes import is_of_e2b, with_variables
+from corral.api.e2b.identity import with_files, with_variables
+from corral.api.e2b.shapes import is_of_e2b
 from corral.api.preview.hosts import Addresses
 from corral.daemon.askclient import write_client
 from corral.daemon.authentication import authenticator
@@ -371,7 +372,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         admission=admission,
         activity=activity,
         hooks=Hooks(
-            on_running=processes.open,
+            on_running=with_files(processes.open, driver.files),
             on_down=processes.close,
             provision=provision,
             complete=complete,
@@ -379,7 +380,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
                 permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
             ),
             before_down=audit.keep_work,
-            on_claimed=processes.refresh,
+            on_claimed=with_files(processes.refresh, driver.files),
             on_up=Services(processes).start,
             on_leave=processes.leave,
             on_demand=lambda spec: pools.demand(spec),

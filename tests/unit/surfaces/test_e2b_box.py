@@ -14,8 +14,9 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from tests.unit.surfaces.conftest import NOW, TENANT, FakeEngine
 
-from corral.api.e2b import shapes
+from corral.api.e2b import identity, shapes
 from corral.api.e2b.box import Box
+from corral.api.e2b.identity import variables_of, with_files, with_variables
 from corral.api.e2b.transfer import download
 from corral.drivers.files import HostGuestFiles
 from corral.engine.engine import Engine
@@ -152,14 +153,49 @@ async def test_all_processes_have_the_variables_of_their_own_sandbox(engine: Fak
     async def given(sandbox: Sandbox) -> dict[str, str]:
         return {"A": "b", **sandbox.spec.env}
 
-    whole = shapes.with_variables(given)
+    whole = with_variables(given)
     plain = Sandbox((await engine.sandboxes.create(TENANT, CreateRequest())).spec, State.RUNNING, NOW)
     assert await whole(plain) == {"A": "b"}
     # What it was made from carried variables of another one.
     parent = {"E2B_SANDBOX_ID": "0" * 16, "E2B_TEMPLATE_ID": "other"}
     sandbox = noted(replace(plain, spec=replace(plain.spec, id=SandboxId("1" * 16), env=parent)))
-    assert await whole(sandbox) == {"A": "b", **shapes.variables_of(sandbox)}
-    assert shapes.variables_of(sandbox)["E2B_SANDBOX_ID"] == "1" * 16
+    assert await whole(sandbox) == {"A": "b", **variables_of(sandbox)}
+    assert variables_of(sandbox)["E2B_SANDBOX_ID"] == "1" * 16
+
+
+async def test_files_mirror_the_variables_of_what_e2b_made(
+    engine: FakeEngine, files: HostGuestFiles, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_ROOT", f"{os.getuid()}:{os.getgid()}")
+    opened: list[str] = []
+
+    async def ready(sandbox: Sandbox) -> None:
+        opened.append(sandbox.id)
+
+    whole = with_files(ready, lambda _: files)
+    plain = Sandbox((await engine.sandboxes.create(TENANT, CreateRequest())).spec, State.RUNNING, NOW)
+    await whole(plain)
+    paused = replace(noted(plain), state=State.PAUSED)
+    await whole(paused)
+    assert not (root / "run").exists()
+    for id in ("1" * 16, "2" * 16):  # it goes on as another one
+        sandbox = noted(replace(plain, spec=replace(plain.spec, id=SandboxId(id))))
+        await whole(sandbox)
+        told = {item.name: item.read_text() for item in (root / "run" / "e2b").iterdir()}
+        assert told == {f".{name}": value for name, value in variables_of(sandbox).items()}
+    assert len(opened) == 4
+
+
+async def test_a_guest_that_is_in_the_way_of_the_files_runs_on(
+    engine: FakeEngine, files: HostGuestFiles, root: Path
+) -> None:
+    async def ready(_: Sandbox) -> None:
+        return
+
+    (root / "run").write_text("no directory")
+    sandbox = await engine.sandboxes.create(TENANT, CreateRequest())
+    await with_files(ready, lambda _: files)(noted(sandbox))
+    assert (root / "run").read_text() == "no directory"
 
 
 def noted(sandbox: Sandbox) -> Sandbox:

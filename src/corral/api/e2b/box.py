@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from starlette.datastructures import Headers
 
+from corral.api.e2b.identity import variables_of
 from corral.api.e2b.rpc import RpcError
-from corral.api.e2b.shapes import variables_of
 from corral.engine.engine import Engine
 from corral.engine.ports import Entry, EntryKind, GuestFiles
 from corral.errors import Conflict, CorralError, Forbidden, InvalidInput, NotFound

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from corral.api.e2b.names import template_id
@@ -49,29 +48,6 @@ def template_of(sandbox: Sandbox) -> str:
     """The id, as clients know it, of what it was made from."""
     alias = sandbox.spec.attributes.get(ALIAS)
     return template_id(sandbox.spec.tenant, alias) if alias else sandbox.spec.template
-
-
-def variables_of(sandbox: Sandbox) -> dict[str, str]:
-    """What tells a process that it is in a sandbox, in which, and of what."""
-    return {
-        "E2B_SANDBOX": "true",
-        "E2B_SANDBOX_ID": sandbox.id,
-        "E2B_TEMPLATE_ID": template_of(sandbox),
-    }
-
-
-def with_variables(
-    environment: Callable[[Sandbox], Awaitable[dict[str, str]]],
-) -> Callable[[Sandbox], Awaitable[dict[str, str]]]:
-    """`environment`, and for what a client of E2B made those of `variables_of`.
-
-    They are of the sandbox as it is, and in no spec: what is forked or made from it has its own.
-    """
-
-    async def whole(sandbox: Sandbox) -> dict[str, str]:
-        return await environment(sandbox) | (variables_of(sandbox) if is_of_e2b(sandbox) else {})
-
-    return whole
 
 
 async def reply(engine: Engine, sandbox: Sandbox, domain: str | None) -> wire.SandboxReply:
