@@ -146,6 +146,11 @@ class Admission:
             self._held.pop(sandbox, None)
             self.changed()
 
+    @property
+    def tenant_bound(self) -> int | None:
+        """How many sandboxes of one tenant may run at once; None for any number."""
+        return self._rules().tenant_sandboxes
+
     def changed(self) -> None:
         """Room may have become free."""
         self._look.set()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,12 +17,13 @@ from corral.api.e2b.names import template_id
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
 from corral.errors import NotFound
-from corral.model.build import BuildRequest
+from corral.model.build import BuildLine, BuildRequest, BuildStatus
 from corral.model.ids import TemplateId, TenantId
 from corral.model.lifecycle import State
-from corral.model.sandbox import Sandbox
+from corral.model.sandbox import MIB, Sandbox
+from corral.model.template import TemplateConfig
 
-from .conftest import TENANT, FakeEngine, template
+from .conftest import NOW, TENANT, FakeEngine, template
 
 
 class _Builds:
@@ -31,10 +33,22 @@ class _Builds:
         self.started: list[BuildRequest] = []
         self.cancelled: list[str] = []
         self.forgotten: set[str] = set()
+        self.log = [
+            BuildLine(number, NOW + timedelta(seconds=number), 1, f"line {number}") for number in range(130)
+        ]
 
     async def start(self, tenant: TenantId, request: BuildRequest) -> Any:
         self.started.append(request)
         return SimpleNamespace(id=str(len(self.started)))
+
+    def get(self, tenant: TenantId, id: str) -> Any:
+        return SimpleNamespace(status=BuildStatus.BUILDING)
+
+    def lines(self, tenant: TenantId, id: str) -> list[BuildLine]:
+        return self.log
+
+    async def uploaded(self, tenant: TenantId, context: str) -> bool:
+        return False
 
     async def cancel(self, tenant: TenantId, id: str) -> None:
         if id in self.forgotten:
@@ -164,6 +178,153 @@ async def test_a_build_takes_the_place_of_one_of_the_same_tag(
     for chosen in (["v1", "v2"], tags):
         assert (await _build(http, chosen)).status_code == 202
     assert builds.cancelled == cancelled
+
+
+async def test_a_build_with_room_for_more_than_usual_gets_it(
+    http: httpx2.AsyncClient, builds: _Builds
+) -> None:
+    for asked, told in ((None, 10 * 1024), (0, 10 * 1024), (100, 10 * 1024), (20_480, 20_480)):
+        body = {"name": "app", "minFreeDiskMb": asked}
+        assert (await http.post("/v2/templates", json=body)).json()["diskSizeMB"] == told
+        made = (await http.post("/v3/templates", json=body)).json()
+        path = f"/v2/templates/{made['templateID']}/builds/{made['buildID']}"
+        assert (await http.post(path, json={"fromImage": "e2bdev/base"})).status_code == 202
+        limits = builds.started[-1].sandbox_limits
+        assert limits is not None
+        assert limits.disk == told * MIB
+    for asked in (-1, 2**31 - 1):
+        answer = await http.post("/v3/templates", json={"name": "app", "minFreeDiskMb": asked})
+        assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("", range(100)),
+        ("?limit=2", [0, 1]),
+        ("?limit=2&direction=backward", [129, 128]),
+        ("?cursor={2}&limit=2", [2, 3]),
+        ("?cursor={2}&direction=backward&source=persistent", [2, 1, 0]),
+        ("?level=info&limit=1", [0]),
+        ("?level=warn", []),
+    ],
+)
+async def test_a_builds_log_is_read_from_where_it_is_asked_for(
+    http: httpx2.AsyncClient, builds: _Builds, query: str, numbers: Any
+) -> None:
+    made = await _registered(http)
+    cursor = int(builds.log[2].at.timestamp() * 1000)
+    answer = await http.get(f"{made}/logs{query.replace('{2}', str(cursor))}")
+    assert [item["message"] for item in answer.json()["logs"]] == [f"line {number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("", range(100)),
+        ("?logsOffset=100", range(100, 130)),
+        ("?logsOffset=3&limit=2&level=debug", [3, 4]),
+        ("?level=error", []),
+    ],
+)
+async def test_a_builds_status_tells_the_log_that_is_asked_for(
+    http: httpx2.AsyncClient, query: str, numbers: Any
+) -> None:
+    answer = await http.get(f"{await _registered(http)}/status{query}")
+    entries = answer.json()["logEntries"]
+    assert [item["message"] for item in entries] == [f"line {number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status?limit=101",
+        "status?level=all",
+        "status?logsOffset=-1",
+        "logs?limit=101",
+        "logs?limit=0",
+        "logs?level=all",
+        "logs?direction=up",
+        "logs?cursor=now",
+        "logs?source=all",
+    ],
+)
+async def test_questions_for_a_builds_log_that_are_refused(http: httpx2.AsyncClient, query: str) -> None:
+    assert (await http.get(f"{await _registered(http)}/{query}")).status_code == 400
+
+
+async def _registered(http: httpx2.AsyncClient) -> str:
+    """The path of a build that has begun."""
+    made = (await http.post("/v3/templates", json={"name": "app"})).json()
+    path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+    assert (await http.post(f"/v2{path}", json={"fromImage": "e2bdev/base"})).status_code == 202
+    return path
+
+
+async def test_files_are_sent_for_a_template_that_is_there(
+    engine: FakeEngine, http: httpx2.AsyncClient
+) -> None:
+    made = (await http.post("/v3/templates", json={"name": "app"})).json()
+    engine.templates.by_name = {"kept": template("kept")}
+    for name, status in ((made["templateID"], 201), ("app", 201), ("kept", 201), ("none", 404), ("a b", 400)):
+        assert (await http.get(f"/templates/{name}/files/{'a' * 64}")).status_code == status, name
+
+
+async def test_names_of_what_is_to_be_made_are_in_ones_own_namespace(
+    engine: FakeEngine, http: httpx2.AsyncClient
+) -> None:
+    box = await _sandbox(engine, "one", "base", "00000000000000aa")
+    for path in ("/v3/templates", "/v2/templates", f"/sandboxes/{box.id}/snapshots"):
+        for name, good in (("other/mine", False), (f"{TENANT}/mine", True), ("mine:v1", True)):
+            answer = await http.post(path, json={"name": name})
+            assert (answer.status_code == 400) is not good, (path, name, answer.text)
+    assert (await http.get("/snapshots?name=other/mine")).json() == []
+
+
+async def test_a_snapshot_cannot_have_the_tag_of_a_build(
+    engine: FakeEngine, http: httpx2.AsyncClient
+) -> None:
+    box = await _sandbox(engine, "one", "base", "00000000000000aa")
+    body = {"name": "mine:0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"}
+    assert (await http.post(f"/sandboxes/{box.id}/snapshots", json=body)).status_code == 400
+
+
+async def test_default_templates_are_corrals_own(engine: FakeEngine, http: httpx2.AsyncClient) -> None:
+    engine.templates.by_name = {name: template(name) for name in ("base", "app", "code-interpreter-v1")}
+    told = (await http.get("/default-templates")).json()
+    assert [item["aliases"] for item in told] == [["base"], ["code-interpreter-v1"]]
+    assert all(item["isDefault"] and item["description"] for item in told)
+    assert [item.get("isDefault") for item in (await http.get("/templates")).json()] == [True, None, True]
+
+
+async def test_builds_of_a_template_come_in_pages(engine: FakeEngine, http: httpx2.AsyncClient) -> None:
+    engine.templates.by_name = {
+        name: replace(
+            template(name),
+            id=TemplateId(f"{number:016x}"),
+            config=TemplateConfig(user=f"u{number}"),
+            created_at=NOW + timedelta(seconds=number),
+        )
+        for number, name in enumerate(("app", "app:v1", "app:v2"))
+    }
+    pages, token = [], None
+    for _ in range(2):
+        query = {"limit": "2", **({"nextToken": token} if token else {})}
+        page = await http.get("/templates/app", params=query)
+        pages.append([item["createdAt"] for item in page.json()["builds"]])
+        token = page.headers.get("x-next-token")
+    assert token is None
+    times = [(NOW + timedelta(seconds=number)).isoformat() for number in (2, 1, 0)]
+    assert pages == [times[:2], times[2:]]
+    assert (await http.get("/templates/app?limit=0")).status_code == 400
+
+
+async def test_old_clients_are_told_nothing_of_an_update(
+    engine: FakeEngine, http: httpx2.AsyncClient
+) -> None:
+    engine.templates.by_name = {"app": template("app")}
+    assert (await http.patch("/templates/app", json={"public": False})).json() is None
+    assert (await http.patch("/templates/none", json={})).status_code == 404
 
 
 @pytest.mark.parametrize(

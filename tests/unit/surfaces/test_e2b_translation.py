@@ -14,7 +14,7 @@ from corral.api.e2b.calls import sandbox_id
 from corral.api.e2b.failures import Refusal, response_of
 from corral.api.e2b.listing import metadata_filter, page_of
 from corral.api.e2b.names import parse_reference
-from corral.api.e2b.network import Egress, egress_of, route_of
+from corral.api.e2b.network import Egress, check_ingress, egress_of, route_of
 from corral.api.e2b.process import end_event
 from corral.engine.plan import egress_policy
 from corral.errors import InvalidInput, NoCapacity
@@ -32,6 +32,13 @@ def test_metadata_survives_three_encodings(metadata: dict[str, str]) -> None:
     inner = "&".join(f"{quote(k, safe='')}={quote(v, safe='')}" for k, v in metadata.items())
     query = QueryParams("metadata=" + quote(quote(inner, safe=""), safe=""))
     assert metadata_filter(query["metadata"]) == metadata
+
+
+@pytest.mark.parametrize("text", ["a=%", "a=%2", "a=100%zz", "%a=b", "a=%25zz"])
+def test_metadata_that_cannot_be_decoded_is_refused(text: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        metadata_filter(text)
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -110,6 +117,13 @@ def test_other_template_references_are_refused(text: str, status: int) -> None:
     assert caught.value.status == status
 
 
+def test_what_is_to_be_made_has_no_name_of_another_tenant() -> None:
+    with pytest.raises(Refusal, match="your namespace is 'default'") as caught:
+        parse_reference(DEFAULT_TENANT, "other/base", new=True)
+    assert caught.value.status == 400
+    assert parse_reference(DEFAULT_TENANT, "default/x:v1", new=True).name == "x:v1"
+
+
 def test_network_options_that_can_be_kept() -> None:
     assert egress_of(None, None) == Egress(("*", "0.0.0.0/0"))
     assert egress_of(False, None) == Egress(())
@@ -163,6 +177,30 @@ def test_network_options_that_cannot_be_kept_are_refused(options: Network, statu
     with pytest.raises(Refusal) as caught:
         egress_of(None, options)
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("mask", "good"),
+    [
+        ("localhost:${PORT}", True),
+        ("${PORT}-box.example.org", True),
+        ("${PORT}.example.org:${PORT}", True),
+        ("example.org:8080", True),
+        ("example.org:x${PORT}", False),
+        ("example.org/${PORT}", False),
+        ("exämple.org", False),
+        ("a b", False),
+        ("${HOST}", False),
+    ],
+)
+def test_hosts_that_servers_inside_are_told(mask: str, good: bool) -> None:
+    options = network(maskRequestHost=mask)
+    if good:
+        check_ingress(options, secured=False)
+    else:
+        with pytest.raises(Refusal) as caught:
+            check_ingress(options, secured=False)
+        assert caught.value.status == 400
 
 
 def network(**options: Any) -> Network:

@@ -22,9 +22,10 @@ from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b.calls import Call, digits
 from corral.api.e2b.failures import Refusal, not_supported
+from corral.api.e2b.logs import is_backward, levels_of, limit_of, moment_of
 from corral.api.e2b.names import Reference, checked_tag, parse_reference, template_id
 from corral.api.e2b.recipes import Base, base_of_image, base_of_template, login_of, recipe_of
-from corral.api.e2b.references import find_template
+from corral.api.e2b.references import find_template, templates_of
 from corral.engine.engine import Engine
 from corral.engine.templates import check_free_name
 from corral.errors import InvalidInput, NotFound
@@ -38,6 +39,7 @@ MAX_UPLOADS = 10_000
 UPLOAD_SECONDS = 3600
 SETTLE_SECONDS = 20.0
 PAGE = 100
+_SOURCES = ("temporary", "persistent")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _EXIT = re.compile(r"failed with exit code (-?\d+)")
 _STATES = {
@@ -119,7 +121,7 @@ class Builds:
         named = body.name or body.alias
         if not named:
             raise Refusal(400, "validation error: name: Field required")
-        reference = parse_reference(call.tenant, named)
+        reference = parse_reference(call.tenant, named, new=True)
         tags = [checked_tag(tag) for tag in body.tags or []]
         if ":" in named or not tags:
             tags.insert(0, checked_tag(reference.tag))
@@ -144,6 +146,9 @@ class Builds:
         name = call.parameter("hash")
         if not _HASH.fullmatch(name):
             raise Refusal(400, "validation error: the hash is not one of SHA-256")
+        wanted = call.parameter("id")
+        if not any(_is_of(made, call.tenant, wanted) for made in self._registered.values()):
+            await templates_of(call, wanted)
         present = await self._present(call.tenant, name)
         end = int(time.time()) + UPLOAD_SECONDS
         signature = self._signature(call.tenant, name, end)
@@ -225,8 +230,8 @@ class Builds:
     async def status(self, call: Call) -> Response:
         """How a build stands, with its log from a number on."""
         made = self._find(call)
-        query = call.request.query_params
-        after, limit = _number(query.get("logsOffset"), 0), _number(query.get("limit"), PAGE)
+        after = _number(call.request.query_params.get("logsOffset"), 0)
+        limit, levels = limit_of(call, PAGE), levels_of(call)
         told: dict[str, Any] = {
             "templateID": template_id(made.tenant, made.alias),
             "buildID": made.id,
@@ -236,30 +241,36 @@ class Builds:
         }
         if made.build is not None:
             build = self._engine.builds.get(made.tenant, made.build)
-            lines = self._engine.builds.lines(made.tenant, made.build, after)
+            entries = [_entry(line) for line in self._engine.builds.lines(made.tenant, made.build)]
             told["status"] = _STATES[build.status]
-            told["logEntries"] = [_entry(line) for line in lines[: min(max(limit, 1), PAGE)]]
+            told["logEntries"] = [item for item in entries if item["level"] in levels][after : after + limit]
             if told["status"] == "error":
                 told["reason"] = _reason(made, build)
         return JSONResponse(told)
 
     async def logs(self, call: Call) -> Response:
-        """The last lines of a build's log."""
+        """A build's log from a moment on in either direction, of some level and above."""
         made = self._find(call)
+        if call.request.query_params.get("source", _SOURCES[0]) not in _SOURCES:
+            raise Refusal(400, f"validation error: source is one of {', '.join(_SOURCES)}")
+        backward, levels, limit = is_backward(call), levels_of(call), limit_of(call, PAGE)
+        cursor = moment_of(call, "cursor")
         lines = self._engine.builds.lines(made.tenant, made.build) if made.build is not None else []
-        limit = min(max(_number(call.request.query_params.get("limit"), PAGE), 1), PAGE)
-        return JSONResponse({"logs": [_entry(line) for line in lines[-limit:]]})
+        if cursor is not None:
+            lines = [line for line in lines if (line.at <= cursor if backward else line.at >= cursor)]
+        entries = [_entry(line) for line in (reversed(lines) if backward else lines)]
+        return JSONResponse({"logs": [item for item in entries if item["level"] in levels][:limit]})
 
     def _find(self, call: Call) -> Registered:
         found = self._registered.get(call.parameter("build"))
-        wanted = call.parameter("id")
-        if (
-            found is None
-            or found.tenant != call.tenant
-            or wanted not in (template_id(found.tenant, found.alias), found.alias)
-        ):
+        if found is None or not _is_of(found, call.tenant, call.parameter("id")):
             raise Refusal(404, f"there is no build {call.parameter('build')[:40]!r} of that template")
         return found
+
+
+def _is_of(made: Registered, tenant: TenantId, template: str) -> bool:
+    """Whether it is a build of the template that a client names."""
+    return made.tenant == tenant and template in (template_id(tenant, made.alias), made.alias)
 
 
 def limits_of(body: NewTemplate) -> Limits:
@@ -277,7 +288,9 @@ def limits_of(body: NewTemplate) -> Limits:
     if memory % 2:
         raise Refusal(400, "Memory must be divisible by 2")
     try:
-        return Limits(cpus=cpus, memory=memory * MIB, pids=4096).checked()
+        # A sandbox's disk is what it may write beside the template's files.
+        disk = max(Limits().disk, (body.min_free_disk_mb or 0) * MIB)
+        return Limits(cpus=cpus, memory=memory * MIB, disk=disk, pids=4096).checked()
     except InvalidInput as error:
         raise Refusal(400, error.message) from None
 

@@ -6,7 +6,7 @@ from corral.api.e2b.box import Box
 from corral.api.e2b.rpc import RpcError
 from corral.api.e2b.watching import kind_of
 from corral.engine.ports import EntryKind
-from corral.errors import Conflict, NotFound
+from corral.errors import Conflict, Forbidden, NotFound
 from corral.protocol.e2b import filesystem as wire
 from corral.protocol.e2b.process import Nothing
 from corral.wire.connect import Code
@@ -62,6 +62,10 @@ async def list_dir(box: Box, request: wire.ListDirRequest) -> wire.EntriesReply:
         found = await files.list(path, min(max(request.depth, 1), MAX_DEPTH))
     except NotFound:
         raise RpcError(Code.NOT_FOUND, f"directory not found: {path}") from None
+    except Forbidden:
+        if await box.resolved(path) is not None:
+            raise
+        raise RpcError(Code.FAILED_PRECONDITION, f"the symlinks of {path} lead in a circle") from None
     except Conflict:
         raise RpcError(Code.INVALID_ARGUMENT, f"path is not a directory: {path}") from None
     ordered = sorted(found, key=lambda entry: entry.path.split("/"))

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from corral.api.e2b.shapes import started_at, state_of, template_of
 from corral.model.sandbox import Sandbox
 
 MAX_PAGE = 100
+_BROKEN_CODE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ASCENDING = "asc"
 T = TypeVar("T")
 Key = tuple[datetime, str]
@@ -32,12 +34,18 @@ class Page(Generic[T]):
 def metadata_filter(text: str | None) -> dict[str, str]:
     """Pairs out of a query's value, which clients encode up to twice more than a query needs. Raises Refusal."""
     found: dict[str, str] = {}
-    for part in unquote(text).split("&") if text else []:
+    for part in _decoded(text).split("&") if text else []:
         key, equals, value = part.partition("=")
         if not equals:
             raise Refusal(400, "validation error: metadata is not a row of key=value")
-        found[unquote(key)] = unquote(value)
+        found[_decoded(key)] = _decoded(value)
     return found
+
+
+def _decoded(text: str) -> str:
+    if _BROKEN_CODE.search(text):
+        raise Refusal(400, "validation error: metadata has a % that begins no code of a byte")
+    return unquote(text)
 
 
 def chosen_states(query: QueryParams) -> set[str]:

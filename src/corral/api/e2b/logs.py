@@ -23,33 +23,27 @@ MAX_LIMIT = 1000
 MAX_PAGES = 20
 """Pages of the audit log that are read for one answer."""
 MAX_SEARCH = 256
-_LEVELS = ("debug", "info", "warn", "error")
+LEVELS = ("debug", "info", "warn", "error")
 
 
 async def logs_v1(call: Call) -> Response:
     """From a moment on, oldest first, each entry also as a line of JSON."""
-    entries = await _entries(call, call.sandbox(), _moment(call, "start"))
-    shown = entries[: _limit(call)]
+    entries = await _entries(call, call.sandbox(), moment_of(call, "start"))
+    shown = entries[: limit_of(call, MAX_LIMIT)]
     lines = [{"timestamp": entry.to_dict()["timestamp"], "line": _line(entry)} for entry in shown]
     return JSONResponse({"logs": lines, "logEntries": [entry.to_dict() for entry in shown]})
 
 
 async def logs_v2(call: Call) -> Response:
     """From a moment on in either direction, of some level and above, with some text in them."""
-    query = call.request.query_params
-    direction, level = query.get("direction", "forward"), query.get("level", _LEVELS[0])
-    if direction not in ("forward", "backward"):
-        raise Refusal(400, "validation error: direction is forward or backward")
-    if level not in _LEVELS:
-        raise Refusal(400, f"validation error: level is one of {', '.join(_LEVELS)}")
-    search = query.get("search", "")
+    backward, levels = is_backward(call), levels_of(call)
+    search = call.request.query_params.get("search", "")
     if len(search) > MAX_SEARCH:
         raise Refusal(400, f"validation error: search has more than {MAX_SEARCH} characters")
-    limit, cursor, sandbox = _limit(call), _moment(call, "cursor"), call.sandbox()
-    entries = await _entries(call, sandbox, cursor if direction == "forward" else None)
-    if direction == "backward":
+    limit, cursor, sandbox = limit_of(call, MAX_LIMIT), moment_of(call, "cursor"), call.sandbox()
+    entries = await _entries(call, sandbox, None if backward else cursor)
+    if backward:
         entries = [entry for entry in reversed(entries) if cursor is None or entry.timestamp <= cursor]
-    levels = _LEVELS[_LEVELS.index(level) :]
     found = [entry for entry in entries if entry.level in levels and search in entry.message]
     return JSONResponse({"logs": [entry.to_dict() for entry in found[:limit]]})
 
@@ -97,8 +91,24 @@ def _line(entry: LogEntry) -> str:
     return json.dumps(told)
 
 
-def _moment(call: Call, name: str) -> datetime | None:
-    """A time in milliseconds."""
+def is_backward(call: Call) -> bool:
+    """Whether the newest entries are asked for first. Raises Refusal."""
+    direction = call.request.query_params.get("direction", "forward")
+    if direction not in ("forward", "backward"):
+        raise Refusal(400, "validation error: direction is forward or backward")
+    return direction == "backward"
+
+
+def levels_of(call: Call) -> tuple[str, ...]:
+    """The level that is asked for, and those above. Raises Refusal."""
+    level = call.request.query_params.get("level", LEVELS[0])
+    if level not in LEVELS:
+        raise Refusal(400, f"validation error: level is one of {', '.join(LEVELS)}")
+    return LEVELS[LEVELS.index(level) :]
+
+
+def moment_of(call: Call, name: str) -> datetime | None:
+    """A time that is given in milliseconds. Raises Refusal."""
     text = call.request.query_params.get(name)
     if text is None:
         return None
@@ -107,8 +117,9 @@ def _moment(call: Call, name: str) -> datetime | None:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=found)
 
 
-def _limit(call: Call) -> int:
-    found = digits(call.request.query_params.get("limit", str(MAX_LIMIT)), 4)
-    if found is None or not 1 <= found <= MAX_LIMIT:
-        raise Refusal(400, f"validation error: limit is 1 to {MAX_LIMIT}")
+def limit_of(call: Call, most: int) -> int:
+    """How many entries are asked for. Raises Refusal."""
+    found = digits(call.request.query_params.get("limit", str(most)), 4)
+    if found is None or not 1 <= found <= most:
+        raise Refusal(400, f"validation error: limit is 1 to {most}")
     return found

@@ -33,14 +33,16 @@ class Reference:
         return self.alias if self.tag == DEFAULT_TAG else f"{self.alias}:{self.tag}"
 
 
-def parse_reference(tenant: TenantId, text: str) -> Reference:
-    """Of `[namespace/]alias[:tag]`. Raises Refusal, also for the namespace of another tenant."""
+def parse_reference(tenant: TenantId, text: str, *, new: bool = False) -> Reference:
+    """Of `[namespace/]alias[:tag]`, `new` for what is to be made. Raises Refusal, also for the namespace of another tenant."""
     path, colon, tag = text.strip().lower().partition(":")
     space, slash, alias = path.rpartition("/")
     bad = not _PART.fullmatch(alias) or (slash and not _PART.fullmatch(space))
     if bad or (colon and not _TAG.fullmatch(tag)):
         raise Refusal(400, f"Invalid template reference: {text[:100]}")
     if slash and space != tenant:
+        if new:
+            raise Refusal(400, f"Invalid template reference: {text[:100]}: your namespace is '{tenant}'")
         raise Refusal(404, f"template '{text[:100]}' not found")
     return Reference(alias, tag or DEFAULT_TAG)
 

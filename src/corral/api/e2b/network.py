@@ -22,7 +22,7 @@ _ALL = IPv4Network("0.0.0.0/0")
 _DOMAIN = re.compile(r"\*|(\*\.)?[\w\-]+(\.[\w\-]+)*\.?")
 _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _TOKEN = "${e2b.identity.tokens."  # noqa: S105 (what stands for one)
-_HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:([0-9]{1,5}|\$\{PORT\}))?")
+_HOST = re.compile(r"[A-Za-z0-9._\-]{1,253}(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def check_ingress(network: Network, *, secured: bool) -> None:
     """Raise Refusal for options of traffic from outside that cannot be kept."""
     if network.allow_public_traffic is False and not secured:
         raise Refusal(400, "allowPublicTraffic=false needs a secured sandbox: secure=true")
-    if network.mask_request_host and not _HOST.fullmatch(network.mask_request_host):
+    if network.mask_request_host and not _HOST.fullmatch(network.mask_request_host.replace("${PORT}", "80")):
         raise Refusal(400, f"maskRequestHost {network.mask_request_host[:80]!r} is not a host")
     for port in network.https_ports or []:
         if not 1 <= port <= 65535 or port == ENVD_PORT:

@@ -21,6 +21,7 @@ from corral.engine.plan import CreateRequest
 from corral.errors import Conflict, CorralError, NotFound
 from corral.model.lifecycle import State
 from corral.model.sandbox import Expiry, Sandbox
+from corral.model.volume import VolumeWish
 from corral.policy.rules import rule_text
 from corral.protocol.e2b import sandboxes as wire
 
@@ -119,6 +120,9 @@ async def fork(call: Call) -> Response:
     timeout = checked_timeout(body.timeout)
     if shapes.state_of(sandbox) == "paused":
         raise Refusal(409, f"Sandbox '{sandbox.id}' is paused and cannot be forked; resume it first")
+    most = call.engine.sandboxes.admission.tenant_bound
+    if most is not None and body.count >= most:
+        raise Refusal(400, f"{body.count} children are too many: at most {most} sandboxes run at once")
     if call.engine.saves_memory(sandbox):
         return await _fork_all(call, sandbox, body.count, timeout)
     processes = call.engine.processes.list(call.tenant, sandbox.id)
@@ -163,6 +167,7 @@ def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateReque
         deny=tuple(rule_text(rule) for rule in spec.egress.denying),
         secrets=spec.secrets,
         expiry=spec.expiry,
+        volumes=tuple(VolumeWish(one.id, one.path, one.read_only) for one in spec.volumes),
         attributes={**idempotency.without_key(spec.attributes), shapes.TIMEOUT: str(timeout)},
     )
 

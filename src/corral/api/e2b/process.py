@@ -61,10 +61,10 @@ async def _begin(box: Box, request: wire.StartRequest, seconds: float | None) ->
             ),
         )
     except CorralError as error:
-        raise await _start_error(box, command.cmd, cwd, error) from None
+        raise await _start_error(box, command.cmd, cwd, error, terminal=request.pty is not None) from None
 
 
-async def _start_error(box: Box, command: str, cwd: str, error: CorralError) -> RpcError:
+async def _start_error(box: Box, command: str, cwd: str, error: CorralError, *, terminal: bool) -> RpcError:
     if error.status not in (400, 403, 409):
         return RpcError(Code.RESOURCE_EXHAUSTED, f"{error.message} ({error.hint})")
     try:
@@ -73,7 +73,8 @@ async def _start_error(box: Box, command: str, cwd: str, error: CorralError) -> 
         return RpcError(Code.INVALID_ARGUMENT, f"cwd '{cwd}' does not exist")
     except CorralError:
         pass  # what failed is told below
-    return RpcError(Code.INVALID_ARGUMENT, f"error starting process '{command[:200]}': {error.message}")
+    what = "pty with command" if terminal else "process"
+    return RpcError(Code.INVALID_ARGUMENT, f"error starting {what} '{command[:200]}': {error.message}")
 
 
 async def connect(box: Box, request: wire.ProcessRequest) -> AsyncGenerator[wire.EventReply, None]:
@@ -95,7 +96,11 @@ async def _follow(box: Box, info: ProcessInfo, offsets: dict[Stream, int]) -> As
                 raise Cut
             if item.exit.reason == "failed":
                 # It was seen to run before its directory was entered, or its program found.
-                raise await _start_error(box, info.spec.argv[0], info.spec.cwd, Conflict("it never ran"))
+                never = Conflict("it never ran")
+                spec = info.spec
+                raise await _start_error(
+                    box, spec.argv[0], spec.cwd, never, terminal=spec.terminal is not None
+                )
             if item.exit.reason == "timeout":
                 raise RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
             yield _reply(end=end_event(item.exit))
@@ -207,7 +212,8 @@ async def send_signal(box: Box, request: wire.SendSignalRequest) -> wire.Nothing
     info = _find(box, request.process, running=True)
     number = _SIGNALS.get(request.signal)
     if number is None:
-        raise RpcError(Code.UNIMPLEMENTED, f"invalid signal: {str(request.signal)[:40]}")
+        named = "SIGNAL_UNSPECIFIED" if request.signal == 0 else str(request.signal)[:40]
+        raise RpcError(Code.UNIMPLEMENTED, f"invalid signal: {named}")
     await box.engine.processes.signal(box.tenant, box.id, info.id, number)
     return wire.Nothing()
 

@@ -6,10 +6,17 @@ from typing import Any
 from corral.api.e2b.calls import Call
 from corral.api.e2b.failures import Refusal
 from corral.api.e2b.names import Reference, alias_of, build_id, is_named, parse_reference, tag_of, template_id
+from corral.engine.templates import BASE
 from corral.model.ids import TenantId
 from corral.model.sandbox import MIB, Limits
 from corral.model.template import Template
 from corral.protocol.e2b.base import ENVD_VERSION
+
+_OWN = {
+    BASE: "Debian with Python, Node.js, git and the tools that coding agents use",
+    "code-interpreter-v1": "Jupyter kernels for e2b-code-interpreter",
+}
+"""Templates that Corral makes, and what they are."""
 
 
 async def templates_of(call: Call, text: str) -> tuple[Reference, list[Template]]:
@@ -73,6 +80,7 @@ def shape_of(template: Template, siblings: Sequence[Template]) -> dict[str, Any]
         "buildCount": len({build_id(item, siblings) for item in siblings}),
         "envdVersion": ENVD_VERSION,
         "buildStatus": "ready",
+        **({"isDefault": True, "description": _OWN[alias]} if alias in _OWN else {}),
     }
 
 

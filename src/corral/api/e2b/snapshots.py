@@ -5,11 +5,11 @@ import secrets as randomness
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b.calls import Call
-from corral.api.e2b.failures import Refusal
+from corral.api.e2b.failures import Refusal, not_there
 from corral.api.e2b.listing import page_of
-from corral.api.e2b.names import DEFAULT_TAG, alias_of, parse_reference, tag_of, template_id
+from corral.api.e2b.names import DEFAULT_TAG, alias_of, checked_tag, parse_reference, tag_of, template_id
 from corral.api.e2b.references import next_token
-from corral.errors import UserError
+from corral.errors import NotFound, UserError
 from corral.model.lifecycle import State
 from corral.model.template import Template
 from corral.protocol.e2b.sandboxes import Snapshot, SnapshotInfo
@@ -22,12 +22,17 @@ async def create_snapshot(call: Call) -> Response:
     """A template of the sandbox's files as they are now."""
     sandbox = call.sandbox()
     body = await call.body(Snapshot, optional=True)
-    named = parse_reference(call.tenant, body.name).name if body.name else None
-    name = named or f"{_UNNAMED}{sandbox.id}-{randomness.token_hex(4)}"
+    name = f"{_UNNAMED}{sandbox.id}-{randomness.token_hex(4)}"
+    if body.name:
+        reference = parse_reference(call.tenant, body.name, new=True)
+        checked_tag(reference.tag)
+        name = reference.name
     try:
         memory = body.memory is not False and call.engine.saves_memory(sandbox)
         memory = memory and sandbox.state in (State.RUNNING, State.PAUSED)
         template = await call.engine.checkpoint(call.tenant, sandbox.id, name, memory=memory)
+    except NotFound:
+        raise not_there(sandbox.id) from None
     except UserError as error:
         raise Refusal(409 if error.status == 409 else 400, error.message) from None
     return JSONResponse(_shape(template).to_dict(), 201)

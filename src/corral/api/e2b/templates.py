@@ -28,6 +28,12 @@ async def list_templates(call: Call) -> Response:
     return JSONResponse([shape_of(item, siblings) for item, siblings in await _current(call)])
 
 
+async def list_default_templates(call: Call) -> Response:
+    """Those that are Corral's own, all at once."""
+    found = [shape_of(item, siblings) for item, siblings in await _current(call)]
+    return JSONResponse([shape for shape in found if shape.get("isDefault")])
+
+
 async def page_templates(call: Call) -> Response:
     """Templates in pages, newest first."""
     found = await _current(call)
@@ -55,22 +61,29 @@ def _tagged(siblings: list[Template]) -> list[Template]:
 
 
 async def get_template(call: Call) -> Response:
-    """A template with its builds."""
+    """A template with its builds in pages, newest first."""
     _, found = await templates_of(call, call.parameter("id"))
-    builds = {build_id(item, found): item for item in found}
+    every = list({build_id(item, found): item for item in found}.values())
+    page = page_of(every, [(item.created_at, item.id) for item in every], call.request.query_params)
     parts = ("buildID", "createdAt", "updatedAt", "cpuCount", "memoryMB", "diskSizeMB", "envdVersion")
-    shapes = [shape_of(item, found) for item in builds.values()]
+    shapes = [shape_of(item, found) for item in page.items]
     told = [
         {**{key: shape[key] for key in parts}, "status": "ready", "finishedAt": shape["createdAt"]}
         for shape in shapes
     ]
-    return JSONResponse({**shape_of(_default(found), found), "builds": told})
+    return JSONResponse({**shape_of(_default(found), found), "builds": told}, headers=next_token(page.next))
 
 
 async def get_alias(call: Call) -> Response:
     """Whether there is a template of that name."""
     alias = await _alias(call, call.parameter("alias"))
     return JSONResponse({"templateID": template_id(call.tenant, alias), "public": False})
+
+
+async def update_template_v1(call: Call) -> Response:
+    """The same for old clients, which are told nothing."""
+    await update_template(call)
+    return JSONResponse(None)
 
 
 async def update_template(call: Call) -> Response:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, contextmanager
 from corral.api.e2b.box import Box
 from corral.api.e2b.rpc import RpcError
 from corral.engine.ports import EntryKind, GuestFiles, Watch, WatchEvent, WatchEventKind
-from corral.errors import Conflict, CorralError, InvalidInput, NotFound, TooLarge
+from corral.errors import Conflict, CorralError, Forbidden, InvalidInput, NotFound, TooLarge
 from corral.host.tasks import TaskOwner
 from corral.model.ids import SandboxId
 from corral.protocol.e2b import filesystem as wire
@@ -57,7 +57,7 @@ async def kind_of(files: GuestFiles, path: str) -> EntryKind | None:
     if entry.kind is EntryKind.SYMLINK:
         try:
             await files.list(path, 1)
-        except (NotFound, Conflict, InvalidInput):
+        except (NotFound, Conflict, Forbidden, InvalidInput):
             return entry.kind
         return EntryKind.DIRECTORY
     return entry.kind

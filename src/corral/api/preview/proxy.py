@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from corral.api.e2b.failures import Refusal, not_running, response_of
@@ -222,8 +222,7 @@ def _options(sandbox: Sandbox) -> dict[str, Any]:
 def refusal_of(error: Exception, target: Target) -> Response:
     """The response to a request that was not forwarded."""
     if isinstance(error, access.Denied):
-        body = {"sandboxId": target.sandbox, "message": error.message, "code": error.status}
-        return JSONResponse(body, error.status, headers={"cache-control": "no-store"})
+        return response_of(Refusal(error.status, error.message, sandboxId=target.sandbox))
     if isinstance(error, Broken):
         error = Refusal(502, f"no answer from port {target.port}: {error}", sandboxId=target.sandbox)
     return response_of(error)

@@ -18,6 +18,7 @@ class NewTemplate(Wire):
     tags: Tags | None = None
     cpu_count: Int32 | None = None
     memory_mb: Int32 | None = None
+    min_free_disk_mb: Annotated[Int32, Field(ge=0)] | None = Field(default=None, alias="minFreeDiskMb")
 
 
 class Step(Wire):
