@@ -15,12 +15,13 @@ from starlette.requests import Request
 from tests.unit.surfaces.conftest import NOW, TENANT, FakeEngine
 
 from corral.api.e2b import identity, shapes
-from corral.api.e2b.box import Box
+from corral.api.e2b.box import Box, permissions
 from corral.api.e2b.identity import variables_of, with_files, with_variables
 from corral.api.e2b.transfer import download
 from corral.drivers.files import HostGuestFiles
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
+from corral.engine.ports import Entry, EntryKind
 from corral.model.ids import SandboxId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox
@@ -137,6 +138,22 @@ async def test_a_link_to_nothing_leads_to_itself(
     box = await box_of(engine, files)
     told = await box.info(await files.stat("/loop"))
     assert (told.symlink_target, told.type, told.is_symlink) == ("/loop", "FILE_TYPE_UNSPECIFIED", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "told"),
+    [
+        (EntryKind.FILE, 0o644, "-rw-r--r--"),
+        (EntryKind.FILE, 0o4755, "urwxr-xr-x"),
+        (EntryKind.FILE, 0o6711, "ugrwx--x--x"),
+        (EntryKind.DIRECTORY, 0o755, "drwxr-xr-x"),
+        (EntryKind.DIRECTORY, 0o1777, "dtrwxrwxrwx"),
+        (EntryKind.SYMLINK, 0o777, "Lrwxrwxrwx"),
+        (EntryKind.OTHER, 0o600, "-rw-------"),
+    ],
+)
+def test_permissions_are_written_as_go_does(kind: EntryKind, mode: int, told: str) -> None:
+    assert permissions(Entry("/x", "x", kind, 0, mode, 0, 0, 0.0)) == told
 
 
 async def test_variables_say_what_the_control_plane_says(engine: FakeEngine, files: HostGuestFiles) -> None:

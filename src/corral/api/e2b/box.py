@@ -26,6 +26,7 @@ NO_WORKDIR = "/"
 DIRECTORY_SIZE = 4096
 _KINDS = {EntryKind.FILE: "FILE_TYPE_FILE", EntryKind.DIRECTORY: "FILE_TYPE_DIRECTORY"}
 _BITS = "rwxrwxrwx"
+_SPECIAL = ((stat.S_ISUID, "u"), (stat.S_ISGID, "g"), (stat.S_ISVTX, "t"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +179,11 @@ def modified_at(entry: Entry) -> datetime:
 
 
 def permissions(entry: Entry) -> str:
-    """As in a listing: a letter for what it is, and three for each class of users."""
-    letter = {EntryKind.DIRECTORY: "d", EntryKind.SYMLINK: "L"}.get(entry.kind, "-")
-    bits = stat.S_IMODE(entry.mode)
-    return letter + "".join(c if bits & (1 << (8 - i)) else "-" for i, c in enumerate(_BITS))
+    """As Go writes them: letters for what it is and for setuid, setgid and sticky, and three for each class of users."""
+    kind = {EntryKind.DIRECTORY: "d", EntryKind.SYMLINK: "L"}.get(entry.kind, "")
+    special = "".join(letter for bit, letter in _SPECIAL if entry.mode & bit)
+    rights = "".join(c if entry.mode & (1 << (8 - i)) else "-" for i, c in enumerate(_BITS))
+    return (kind + special or "-") + rights
 
 
 def _basic_user(header: str) -> str | None:
