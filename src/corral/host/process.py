@@ -4,7 +4,8 @@ Children are started with `subprocess` (vfork, 0.5 ms) and watched through a pid
 running event loop. No SIGCHLD handler and no child watcher takes part, so that asyncio's and uvloop's loops
 behave alike and a loop may run in any thread. Each child leads its own session: it has no terminal to ask
 questions on, and it is killed with everything it started. What still escapes is a program that makes a
-session of its own; cgroups are for those.
+session of its own; cgroups are for those. What is run to its end is also killed by the kernel when the daemon is: else
+it would go on for nobody, and write where the next daemon tidies up.
 
 A child's standard input is /dev/null or an anonymous file, never the daemon's. Its environment is a short
 list of the daemon's variables, and what the caller adds. Secrets are passed by `input`, never by argument.
@@ -150,19 +151,24 @@ def spawn(
     user: int | None = None,
     group: int | None = None,
     extra_groups: Sequence[int] | None = None,
+    survives: bool = True,
 ) -> Child:
     """Start a program whose life the caller owns; needs a running event loop.
 
     `stdin`, `stdout`, `stderr`: descriptors, which stay the caller's. `env` is added to `environment()`.
-    With `user` or `group` it runs under those ids, and with no supplementary groups unless given. Raises
+    With `user` or `group` it runs under those ids, and with no supplementary groups unless given. One that does not
+    `survive` the calling thread's end is killed with it, unless it takes other ids. Raises
     Unsupported if the program is missing, HostError if it cannot be started.
     """
     if (user is not None or group is not None) and extra_groups is None:
         extra_groups = ()
     program = argv[0] if "/" in argv[0] else str(find_program(argv[0]))
+    tied = () if survives else (str(find_program("setpriv")), "--pdeathsig", "KILL", "--")
     try:
+        if tied and not os.access(program, os.X_OK):
+            raise FileNotFoundError(f"{program} cannot be run")
         process = subprocess.Popen(
-            [program, *argv[1:]],
+            [*tied, program, *argv[1:]],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -206,7 +212,7 @@ async def run(
     with Pipes(output_limit, on_line) as pipes, input_file(input) as stdin:
         child = spawn(
             argv, stdin=stdin, stdout=pipes.out.write_end, stderr=pipes.err.write_end,
-            env=env, cwd=cwd, pass_fds=pass_fds,
+            env=env, cwd=cwd, pass_fds=pass_fds, survives=False,
         )  # fmt: skip
         pipes.listen(on_error=child.kill)
         timed_out = False
@@ -321,7 +327,7 @@ async def stream(
         try:
             child = spawn(
                 argv, stdin=stdin_read, stdout=pipes.out.write_end, stderr=pipes.err.write_end,
-                env=env, cwd=cwd, pass_fds=pass_fds,
+                env=env, cwd=cwd, pass_fds=pass_fds, survives=False,
             )  # fmt: skip
         except BaseException:
             os.close(stdin_write)

@@ -2,6 +2,7 @@
 
 ```
 DATA/contexts/TENANT/ID/   archive.tar (plain) and index (a line per entry); TENANT and ID are hashes
+DATA/contexts/TENANT/new-…/  one that is being read
 DATA/contexts/plan-…/      what one copy takes, while it is under way
 ```
 
@@ -39,8 +40,8 @@ MAX_ADDED = 8 << 30
 MAX_ADDED_ENTRIES = 1_000_000
 """Of all archives that one copy unpacks, together."""
 KEPT_SECONDS = 24 * 3600.0
-_PLAN = "plan-"
-"""How the directory of a copy's plan begins; it lies beside the tenants' ones."""
+_PLAN, _NEW = "plan-", "new-"
+"""How the directory of a copy's plan begins, which lies beside the tenants' ones, and that of an archive that is being read."""
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -135,8 +136,9 @@ class ArchiveStore:
             return await asyncio.to_thread(self._store.add_layer, upper, below, base)
 
     async def tidy(self) -> None:
-        """Remove archives that were not used for a day, and what a daemon that was killed has left."""
-        await asyncio.to_thread(_tidy, self._root)
+        """Remove archives that were not used for a day, and what a daemon that was killed has left. Nothing may be under way."""
+        await asyncio.to_thread(_remove_unfinished, self._root)
+        await asyncio.to_thread(_remove_old, self._root)
 
     # -- parts
 
@@ -147,8 +149,8 @@ class ArchiveStore:
     def _fresh(self, tenant: TenantId) -> "tempfile.TemporaryDirectory[str]":
         place = self._made_root() / _tenant(tenant)
         place.mkdir(mode=0o700, exist_ok=True)
-        _tidy(self._root)
-        return tempfile.TemporaryDirectory(prefix="new-", dir=place)
+        _remove_old(self._root)
+        return tempfile.TemporaryDirectory(prefix=_NEW, dir=place)
 
     def _folder(self, tenant: TenantId, archive: str) -> Path:
         if not _ID.fullmatch(archive):
@@ -211,12 +213,16 @@ def _read_items(path: Path) -> dict[str, Item] | None:
         return None
 
 
-def _tidy(root: Path) -> None:
+def _remove_old(root: Path) -> None:
     limit = time.time() - KEPT_SECONDS
-    # Plans, too: a daemon that was killed leaves them.
-    for folder in (*root.glob("*/*"), *root.glob(f"{_PLAN}*")):
+    for folder in root.glob("*/*"):
         try:
             if folder.stat().st_mtime < limit:
                 shutil.rmtree(folder, ignore_errors=True)
         except FileNotFoundError:
             continue
+
+
+def _remove_unfinished(root: Path) -> None:
+    for folder in (*root.glob(f"*/{_NEW}*"), *root.glob(f"{_PLAN}*")):
+        shutil.rmtree(folder, ignore_errors=True)

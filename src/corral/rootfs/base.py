@@ -193,7 +193,8 @@ def _debian_codename() -> str | None:
 
 async def _fill_node(root: Path, release: recipe.NodeRelease, progress: Progress) -> None:
     progress(f"Node {release.version}: downloading")
-    with tempfile.TemporaryDirectory(prefix="corral-node-") as scratch:
+    # Beside the root: what a crash leaves is removed with that.
+    with tempfile.TemporaryDirectory(prefix="node-", dir=root.parent) as scratch:
         wheel = await _download_wheel(Path(scratch), release)
         progress(f"Node {release.version}: unpacking")
         await asyncio.to_thread(_unpack_wheel, wheel, root)

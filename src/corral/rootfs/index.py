@@ -11,6 +11,7 @@ from corral.model.ids import LayerDigest
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_UNFINISHED = "new-"
 
 
 class LayerIndex:
@@ -21,6 +22,11 @@ class LayerIndex:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+
+    def tidy(self) -> None:
+        """Remove what a daemon that was killed had not finished writing. Nobody may be writing now."""
+        for path in self._directory.glob(f"{_UNFINISHED}*"):
+            path.unlink()
 
     def get(self, key: str) -> LayerDigest | None:
         """The layer that `key` became, if known."""
@@ -34,7 +40,7 @@ class LayerIndex:
         """Remember it; replaces a former entry at once."""
         path = self._path(key)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=self._directory)
+        fd, temporary = tempfile.mkstemp(prefix=_UNFINISHED, dir=self._directory)
         try:
             with open(fd, "w", encoding="ascii") as file:
                 file.write(f"{layer}\n")

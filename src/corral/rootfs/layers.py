@@ -40,7 +40,13 @@ class LayerStore:
         self._steps = LayerIndex(data_dir / "index" / "steps")
         self._scratch = data_dir / "scratch"
         self._exports = data_dir / "exports"
-        shutil.rmtree(self._exports, ignore_errors=True)  # what a crash left
+        for folder in (
+            self._exports,
+            self._scratch,
+        ):  # what a crash left: downloads, and logins of registries
+            shutil.rmtree(folder, ignore_errors=True)
+        for index in (self._index, self._steps):
+            index.tidy()
         self._making = asyncio.Lock()
         self._base: tuple[LayerDigest, ...] | None = None
 

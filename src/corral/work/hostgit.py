@@ -105,7 +105,9 @@ class Owner:
         if os.geteuid() != 0 or self.uid == 0:
             return ()
         groups = "--init-groups" if self.known else "--clear-groups"
-        return ("setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", groups, "--no-new-privs", "--")
+        ids = (f"--reuid={self.uid}", f"--regid={self.gid}", groups)
+        # Who takes other ids is no longer tied to who started it.
+        return ("setpriv", *ids, "--no-new-privs", "--pdeathsig", "KILL", "--")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -97,6 +98,34 @@ def test_the_whole_group_is_killed_on_cancellation(loop_run: Runner, tmp_path: P
             task.cancel()
         assert task.cancelled()
         await _until_gone(pids[0])
+
+    loop_run(work())
+
+
+_RUNS = """
+import asyncio, sys
+from corral.host import process
+async def work(how):
+    if how == "run":
+        await process.run(["sh", "-c", "echo $$ > $0; exec sleep 600", sys.argv[1]], timeout=900)
+    async with process.stream(["sh", "-c", "echo $$ > $0; exec sleep 600", sys.argv[1]], timeout=900) as stream:
+        await stream.read()
+asyncio.run(work(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "stream"])
+def test_what_is_run_to_its_end_goes_with_a_daemon_that_is_killed(
+    loop_run: Runner, tmp_path: Path, how: str
+) -> None:
+    async def work() -> None:
+        told = tmp_path / "pid"
+        os.mkfifo(told)
+        parent = process.spawn([sys.executable, "-c", _RUNS, str(told), how])
+        pid = int(await asyncio.to_thread(told.read_text))
+        parent.send_signal(signal.SIGKILL)
+        await parent.wait()
+        await _until_gone(pid)
 
     loop_run(work())
 

@@ -1,4 +1,4 @@
-"""Uploaded contexts: what is old goes, and nothing else."""
+"""Uploaded contexts: what is old or half made goes, and nothing else."""
 
 import os
 import time
@@ -9,15 +9,15 @@ from corral.rootfs.archives import KEPT_SECONDS, ArchiveStore
 from corral.rootfs.store import RootStore
 
 
-async def test_what_is_old_goes_and_plans_of_a_daemon_that_was_killed_too(tmp_path: Path) -> None:
+async def test_what_is_old_goes_and_what_a_daemon_that_was_killed_has_left(tmp_path: Path) -> None:
     root = tmp_path / "contexts"
     tenant = "0" * 32
-    names = (f"{tenant}/old", f"{tenant}/new", "plan-old", "plan-new")
+    names = (f"{tenant}/old", f"{tenant}/kept", f"{tenant}/new-1", "plan-1")
     for name in names:
         (root / name).mkdir(parents=True)
         (root / name / "plan").touch()
     past = time.time() - KEPT_SECONDS - 60
-    for name in (f"{tenant}/old", "plan-old", tenant):
+    for name in (f"{tenant}/old", tenant):
         os.utime(root / name, (past, past))
     await ArchiveStore(cast(RootStore, None), tmp_path).tidy()
-    assert [name for name in names if (root / name).exists()] == [f"{tenant}/new", "plan-new"]
+    assert [name for name in names if (root / name).exists()] == [f"{tenant}/kept"]
