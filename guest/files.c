@@ -88,18 +88,47 @@ static int make_parents(char *path, const struct owner *owner)
 	return 0;
 }
 
-static int copy_input(int fd)
+static int read_whole(unsigned char *into, size_t size)
 {
-	ssize_t got;
-	while ((got = read(0, io_buffer, BUFFER_SIZE)) > 0)
-		for (ssize_t done = 0, put; done < got; done += put)
-			if ((put = write(fd, io_buffer + done, (size_t)(got - done))) < 0)
-				return -1;
-	return got < 0 ? -1 : 0;
+	for (ssize_t got; size; into += got, size -= (size_t)got) {
+		if ((got = read(0, into, size)) <= 0) {
+			errno = got ? errno : EPIPE;
+			return -1;
+		}
+	}
+	return 0;
 }
 
-/* Write stdin to a temporary file beside the target, then rename: a reader sees the old or the new content. */
-static int put_file(char *path, const struct owner *owner)
+static int write_whole(int fd, const unsigned char *from, size_t size)
+{
+	for (ssize_t put; size; from += put, size -= (size_t)put)
+		if ((put = write(fd, from, size)) < 0)
+			return -1;
+	return 0;
+}
+
+/* Pieces, each after its length (four bytes, big-endian), up to an empty one. Who feeds us may be killed: without that one the
+ * end of the input is not the end of the file. */
+static int copy_input(int fd)
+{
+	for (;;) {
+		unsigned char head[4];
+		if (read_whole(head, sizeof head))
+			return -1;
+		size_t left = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
+		if (!left)
+			return 0;
+		for (size_t size; left; left -= size) {
+			size = left < BUFFER_SIZE ? left : BUFFER_SIZE;
+			if (read_whole((unsigned char *)io_buffer, size)
+			    || write_whole(fd, (unsigned char *)io_buffer, size))
+				return -1;
+		}
+	}
+}
+
+/* Write the input to a temporary file beside the target, then rename: a reader sees the old or the new content. */
+static int write_file(char *path, const struct owner *owner)
 {
 	char real[PATH_MAX], temporary[PATH_MAX];
 	struct stat st;
@@ -220,8 +249,8 @@ int file_command(int argc, char **argv)
 {
 	struct owner owner;
 	umask(0);
-	if (argc == 6 && !strcmp(argv[1], "put") && argv[2][0] == '/' && parse_owner(argv + 3, &owner))
-		return put_file(argv[2], &owner);
+	if (argc == 6 && !strcmp(argv[1], "write") && argv[2][0] == '/' && parse_owner(argv + 3, &owner))
+		return write_file(argv[2], &owner);
 	if (argc == 6 && !strcmp(argv[1], "mkdir") && argv[2][0] == '/' && parse_owner(argv + 3, &owner))
 		return make_directory(argv[2], &owner);
 	if (argc == 4 && !strcmp(argv[1], "move") && argv[2][0] == '/' && argv[3][0] == '/')
@@ -230,6 +259,6 @@ int file_command(int argc, char **argv)
 		return remove_tree(argv[2]);
 	if (argc == 4 && !strcmp(argv[1], "relay"))
 		return relay_port(argv[2], argv[3]);
-	fprintf(stderr, "usage: corral-init put|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH, relay ADDRESS PORT\n");
+	fprintf(stderr, "usage: corral-init write|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH, relay ADDRESS PORT\n");
 	return 5;
 }

@@ -593,14 +593,23 @@ async def test_stale_spool_is_cleared_before_a_start(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
+def framed(*pieces: bytes) -> bytes:
+    return b"".join(len(piece).to_bytes(4, "big") + piece for piece in (*pieces, b""))
+
+
 def files(*argv: str, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run([find_program("corral-init"), *argv], input=data, capture_output=True, check=False)
 
 
-def test_put_replaces_and_makes_parents(tmp_path: Path) -> None:
+def test_write_replaces_and_makes_parents(tmp_path: Path) -> None:
     target = tmp_path / "a/b/file"
-    assert files("put", str(target), "640", "123", "456", data=b"one").returncode == 0
-    assert files("put", str(target), "600", "123", "456", data=b"two" * 100_000).returncode == 0
+    assert files("write", str(target), "640", "123", "456", data=framed(b"one")).returncode == 0
+    assert (
+        files(
+            "write", str(target), "600", "123", "456", data=framed(b"two" * 50_000, b"two" * 50_000)
+        ).returncode
+        == 0
+    )
     status = target.stat()
     assert target.read_bytes() == b"two" * 100_000
     assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o600, 123, 456)
@@ -608,16 +617,24 @@ def test_put_replaces_and_makes_parents(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
-def test_put_writes_through_links_and_refuses_what_is_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [0, 3, 4, 6, 7, 9])
+def test_a_write_whose_input_ends_too_early_changes_nothing(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "file").write_text("former")
+    assert files("write", str(tmp_path / "file"), "600", "0", "0", data=framed(b"new")[:cut]).returncode == 5
+    assert (tmp_path / "file").read_text() == "former"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_goes_through_links_and_refuses_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to("real")
     os.mkfifo(tmp_path / "fifo")
-    assert files("put", str(tmp_path / "link"), "644", "0", "0", data=b"new").returncode == 0
+    assert files("write", str(tmp_path / "link"), "644", "0", "0", data=framed(b"new")).returncode == 0
     assert (tmp_path / "real").read_text() == "new"
     assert (tmp_path / "link").is_symlink()
-    assert files("put", str(tmp_path / "fifo"), "644", "0", "0").returncode == 3
-    assert files("put", str(tmp_path), "644", "0", "0").returncode == 3
-    assert files("put", str(tmp_path / "real" / "below"), "644", "0", "0").returncode == 3
+    assert files("write", str(tmp_path / "fifo"), "644", "0", "0").returncode == 3
+    assert files("write", str(tmp_path), "644", "0", "0").returncode == 3
+    assert files("write", str(tmp_path / "real" / "below"), "644", "0", "0").returncode == 3
 
 
 def test_mkdir_move_and_remove(tmp_path: Path) -> None:
@@ -648,7 +665,7 @@ def test_remove_of_a_deep_and_wide_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [["put", "relative", "644", "0", "0"], ["put", "/x", "9", "0", "0"], ["nonsense"]]
+    "argv", [["write", "relative", "644", "0", "0"], ["write", "/x", "9", "0", "0"], ["nonsense"]]
 )
 def test_wrong_use_is_refused(argv: list[str]) -> None:
     done = files(*argv)

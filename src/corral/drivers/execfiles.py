@@ -61,7 +61,7 @@ class ExecGuestFiles:
             mode = await self._mode_of(path)
         check_mode(mode)
         owner = await self._reader.user(user)
-        await self._change(path, data, "put", path, f"{mode:o}", str(owner.uid), str(owner.gid))
+        await self._change(path, _framed(data), "write", path, f"{mode:o}", str(owner.uid), str(owner.gid))
         if metadata:
             await self._reader.describe(path, metadata)
         return await self._reader.stat(path)
@@ -107,3 +107,11 @@ class ExecGuestFiles:
         reason = ascii(stderr.decode("utf-8", "replace").strip()[:_MAX_REASON])
         kind = _REFUSALS.get(code, HostError)
         raise kind(f"the sandbox could not {argv[0]} {shown(path)}: {reason}")
+
+
+async def _framed(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Each piece after its length, and an empty one at the end: the input also ends where a client or the daemon does."""
+    async for chunk in data:
+        if chunk:
+            yield len(chunk).to_bytes(4, "big") + chunk
+    yield bytes(4)

@@ -40,14 +40,18 @@ async def test_a_write_asks_for_the_mode_of_what_it_replaces(
     (tmp_path / "link").symlink_to("run.sh")
     (tmp_path / "dir").mkdir()
     commands: list[Sequence[str]] = []
+    fed: list[bytes] = []
 
     async def run(
         argv: Sequence[str], stdin: AsyncIterator[bytes] | None, user: str
     ) -> tuple[int, bytes, bytes]:
         commands.append(argv)
+        assert stdin is not None
+        fed.extend([chunk async for chunk in stdin])
         (tmp_path / "new").touch()
         return 0, b"", b""
 
     reader = HostGuestFiles(lambda: os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), 0, threads)
     await ExecGuestFiles(reader, run).write(path, _content(), "0:0", given)
-    assert [command[1:4] for command in commands] == [("put", path, asked)]
+    assert [command[1:4] for command in commands] == [("write", path, asked)]
+    assert fed == [b"\0\0\0\3new", bytes(4)]
