@@ -23,6 +23,7 @@ from corral.errors import Conflict, InvalidInput
 from corral.policy.copying import Item, Kind
 from corral.rootfs.archive_index import read_index, unpacked
 from corral.rootfs.outcome import answer
+from corral.rootfs.sparse import write_file
 from corral.rootfs.unpack import (
     DAMAGED,
     LayerReader,
@@ -31,7 +32,6 @@ from corral.rootfs.unpack import (
     enter,
     owned_xattr,
     public_error,
-    write_all,
 )
 from corral.wire.passwd import MAX_PASSWD, find_group, find_user
 
@@ -162,8 +162,7 @@ class Copier:
         self._clear(target)
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            for piece in self._content(item):
-                write_all(fd, piece)
+            write_file(fd, self._content(item))
             self._dress(fd, item)
             os.utime(fd, (item.mtime, item.mtime))
         finally:

@@ -17,6 +17,8 @@ from corral.errors import InvalidInput
 from corral.model.ids import LayerDigest
 
 _READ = 1 << 20
+_UNIT = 512
+"""Of `st_blocks`, whatever the file system."""
 _VERSION = b"corral-tree-1"
 # Set by the host on its own account: they differ between equal trees.
 _IGNORED_XATTRS = ("btrfs.", "security.selinux", "security.ima", "security.evm", "system.nfs4_acl")
@@ -24,7 +26,7 @@ _IGNORED_XATTRS = ("btrfs.", "security.selinux", "security.ima", "security.evm",
 
 @dataclass(frozen=True, slots=True)
 class TreeDigest:
-    """A tree's digest, the sum of the sizes of its files in bytes (hard links once), and the number of
+    """A tree's digest, the sum of the bytes that its files take (hard links once, holes not), and the number of
     entries.
     """
 
@@ -48,7 +50,7 @@ def tree_digest(root: Path) -> TreeDigest:
             if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode) and inode in first_names:
                 fields = [name, b"link", first_names[inode]]
             elif stat.S_ISREG(status.st_mode):
-                size += status.st_size
+                size += min(status.st_size, status.st_blocks * _UNIT)
                 fields.append(_file_digest(path))
             first_names.setdefault(inode, name)
             for field in fields:

@@ -5,11 +5,14 @@ import os
 from typing import BinaryIO
 
 from corral.errors import DiskFull
+from corral.rootfs.sparse import is_zero
 
 _ROOM = 1 << 30
 """Bytes that stay free on the disk."""
 _LOOK = 16 << 20
 """Bytes between two looks."""
+_HOLE = 1 << 14
+"""So many zeros at once take no room: what tarfile reads a file in."""
 
 
 class WithRoom(io.RawIOBase):
@@ -24,7 +27,11 @@ class WithRoom(io.RawIOBase):
         return True
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]  # as tarfile calls it
-        """All of `data`."""
+        """All of `data`; of nothing but zeros, a hole."""
+        if len(data) >= _HOLE and is_zero(bytes(data)):
+            end = self._file.seek(len(data), os.SEEK_CUR)
+            os.ftruncate(self._file.fileno(), end)
+            return len(data)
         self._unseen += len(data)
         if self._unseen >= _LOOK:
             self._unseen = 0

@@ -3,8 +3,8 @@
 The archive is hostile. The program makes itself a mount namespace, mounts the lower layers with the new one on top
 (overlayfs then writes whiteouts and replaced directories in its own form), and changes its root to that mount: no
 path, symlink or hard link of the archive leads out of it, and the mount ends with the process. Never made: device
-nodes, FIFOs, sparse files, attributes of overlayfs. Entries and bytes are counted before they are written, and
-the headers of one entry are read into bounded memory.
+nodes, FIFOs, attributes of overlayfs, files of tar's own sparse forms, which images do not hold. Entries and bytes are
+counted before they are written, and the headers of one entry are read into bounded memory.
 
 A request is one JSON object on standard input, see `Request`; the outcome one on standard output.
 """
@@ -33,6 +33,7 @@ from corral.errors import CorralError, DiskFull, HostError, InvalidInput, TooLar
 from corral.host import syscalls
 from corral.rootfs.outcome import answer
 from corral.rootfs.overlay import mount_root
+from corral.rootfs.sparse import write_file
 
 _CHUNK = 1 << 18
 _MAX_HEADER = 1 << 20
@@ -218,8 +219,7 @@ class Unpacker:
 
     def _fill(self, fd: int, entry: tarfile.TarInfo, owner: tuple[int, int]) -> None:
         if entry.isreg():
-            for piece in self._reader.data(entry.size):
-                write_all(fd, piece)
+            write_file(fd, self._reader.data(entry.size))
         os.fchown(fd, *owner)  # before the mode and the attributes: it clears setuid bits and capabilities
         os.fchmod(fd, entry.mode & _OWN_MODE)
         for key, value in entry.pax_headers.items():
@@ -288,13 +288,6 @@ def remove_tree(path: Path) -> None:
     else:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def decompressed(blob: BinaryIO) -> BinaryIO:
