@@ -1,14 +1,18 @@
-"""No checkpoint holds a secret of its tenant's, nor a token."""
+"""No checkpoint holds a secret of its tenant's, nor a token; nor does what a build or a setup keeps."""
 
 import base64
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import Daemon
 from tests.traces import settled, traces
 
 from corral import Client, Sandbox
-from corral.errors import Forbidden
+from corral.errors import Forbidden, NotFound
 
 pytestmark = pytest.mark.root
 KEY = "sk-ant-api03-a-key-of-the-host-0123456789"
@@ -74,3 +78,78 @@ def test_nothing_of_it_is_kept_and_the_sandbox_goes_on(daemon: Daemon, client: C
         client.checkpoint(box.id, "mine")
     settled(daemon, before)
     assert box.exec(["true"]).exit_code == 0
+
+
+@pytest.fixture
+def vault(daemon: Daemon, client: Client) -> Iterator[Client]:
+    """A client whose vault holds the key; afterwards nothing is left of what was built."""
+    client.put_secret("anthropic", KEY, base_url="https://models.example")
+    client.forget_steps()
+    before = traces(daemon)
+    yield client
+    with suppress(NotFound):
+        client.remove_secret("anthropic")
+    for template in client.list_templates():
+        if template.name == "built" or template.name.startswith("setup-"):
+            client.remove_template(template.name)
+    client.forget_steps()
+    settled(daemon, frozenset(trace for trace in before if "secrets" not in trace))
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        (f"RUN echo {KEY} > /srv/key && true\nRUN rm /srv/key", "secret anthropic in /srv/key"),
+        (f"COPY <<EOF /srv/key\n{KEY}\nEOF", "secret anthropic in /srv/key"),
+        (
+            f"RUN echo {KEY} > /srv/key && echo x > /srv/x\nFROM base\nCOPY --from=0 /srv/x /srv/x",
+            "secret anthropic in /srv/key",
+        ),
+        (f"ENV KEY={KEY}\nRUN true", "secret anthropic in environment variable KEY"),
+        (f'CMD ["sleep", "{KEY}"]\nRUN true', "secret anthropic in service start"),
+    ],
+    ids=["command", "copy", "stage", "environment", "start"],
+)
+def test_a_build_that_would_keep_a_secret_is_refused(vault: Client, steps: str, found: str) -> None:
+    for _ in range(2):  # nothing of it is found again
+        with pytest.raises(Forbidden) as refused:
+            vault.build_template_from("built", dockerfile=f"FROM base\n{steps}\n")
+        assert found in refused.value.message
+        assert KEY not in refused.value.message
+        assert "--secret" in refused.value.hint
+    assert "built" not in [template.name for template in vault.list_templates()]
+
+
+def test_a_build_that_would_keep_its_token_is_refused(vault: Client) -> None:
+    dockerfile = "FROM base\nRUN printenv ANTHROPIC_API_KEY > /srv/token\n"
+    with pytest.raises(Forbidden, match="the sandbox's token in /srv/token"):
+        vault.build_template_from("built", dockerfile=dockerfile, secrets=("anthropic",))
+
+
+def test_a_step_from_before_a_secret_was_added_is_searched_for_it(vault: Client) -> None:
+    dockerfile = f"FROM base\nRUN echo {KEY} > /srv/key\n"
+    vault.remove_secret("anthropic")
+    vault.build_template_from("built", dockerfile=dockerfile)
+    vault.put_secret("anthropic", KEY, base_url="https://models.example")
+    with pytest.raises(Forbidden, match="secret anthropic in /srv/key"):
+        vault.build_template_from("built", dockerfile=dockerfile)
+
+
+def test_a_setup_that_would_keep_a_secret_is_refused(vault: Client, tmp_path: Path) -> None:
+    """Also one that was done before the secret was added."""
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        identity = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+        subprocess.run(["git", "-C", tmp_path, *identity, *command], check=True)
+    setup = {"name": "demo", "steps": [{"run": f"echo {KEY} > ~/key"}]}
+    given: dict[str, Any] = {"template": "base", "repo": str(tmp_path), "setup": setup}
+    for _ in range(2):
+        with pytest.raises(Forbidden, match="secret anthropic in /home/user/key") as refused:
+            vault.create_sandbox(name="box", **given)
+        assert "a setup gets no secret" in refused.value.hint
+    assert vault.forget_steps() == 0
+    vault.remove_secret("anthropic")
+    vault.create_sandbox(name="box", **given)
+    vault.remove_sandbox("box")
+    vault.put_secret("anthropic", KEY, base_url="https://models.example")
+    with pytest.raises(Forbidden, match="secret anthropic in /home/user/key"):
+        vault.create_sandbox(name="box", **given)

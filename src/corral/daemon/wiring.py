@@ -47,6 +47,7 @@ from corral.engine.events import Events
 from corral.engine.grants import Grants
 from corral.engine.hooks import Hooks
 from corral.engine.keys import ApiKeys
+from corral.engine.leaks import LeakCheck
 from corral.engine.learning import Learning
 from corral.engine.models import Models
 from corral.engine.permissions import Permissions
@@ -321,12 +322,14 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
 
     audit = AuditLog(store, registry, repos.summarise, clock, lambda: config.value.audit_keep)
+    leaks = LeakCheck(store, driver, secrets.values)
     projects = Projects(
         layers=layers,
         templates=templates,
         sandboxes=lambda: sandboxes,
         processes=processes,
         driver=driver,
+        leaks=leaks,
         tasks=tasks,
         digest=files_digest,
         strip=repos.strip,
@@ -393,7 +396,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         templates=templates,
         registry=registry,
         driver=driver,
-        secrets=secrets.values,
+        leaks=leaks,
         on_made=lambda made: tasks.start(disk.tidy(made), name="checkpoints"),
     )
     disk = Disk(
@@ -425,6 +428,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         sandboxes=sandboxes,
         processes=processes,
         driver=driver,
+        leaks=leaks,
     )
     builds = Builds(builder, archives, clock, tasks)
 

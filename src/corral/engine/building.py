@@ -10,8 +10,10 @@ import contextlib
 import secrets as randomness
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
+from corral.engine.leaks import LeakCheck, Tokens
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import Archives, Driver, Layers, Placing
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
@@ -41,6 +43,7 @@ from corral.policy.models import over
 
 MAX_LAYERS = 120
 MAX_FETCH = 4 << 30
+_HINT = "change what writes it: what a build needs of a secret the gateway adds to its requests, by `--secret NAME`"
 _FETCHED = "/tmp/fetched"  # noqa: S108 - in a sandbox of its own
 
 Tell = Callable[[int, str, bool], None]
@@ -76,6 +79,7 @@ class Builder:
         sandboxes: Sandboxes,
         processes: Processes,
         driver: Driver,
+        leaks: LeakCheck,
     ) -> None:
         self.layers = layers
         self.archives = archives
@@ -83,6 +87,7 @@ class Builder:
         self.sandboxes = sandboxes
         self.processes = processes
         self.driver = driver
+        self.leaks = leaks
 
     async def build(
         self, tenant: TenantId, id: str, request: BuildRequest, tally: Tally, tell: Tell
@@ -106,6 +111,7 @@ class _Run:
         self._tell_step = tell
         self._done: dict[int, Built] = {}
         self._archives: dict[str, Mapping[str, Item]] = {}
+        self._tokens: dict[bytes, str] = {}
 
     async def all(self) -> Template:
         recipe = self._request.recipe
@@ -114,6 +120,7 @@ class _Run:
         for number in needed:
             self._done[number] = await self._stage(recipe, number)
         last = self._done[needed[-1]]
+        await self._parts.leaks.check_settings(self._tenant, last.state.config(), _HINT)
         if not last.layers:
             raise InvalidInput("the template would be empty", "copy something into it, or start from a base")
         if last.state.config().start_command or last.state.ready:
@@ -206,6 +213,7 @@ class _Run:
         key = layer_key(self._tenant, built.layers, built.state.pending, *parts)
         known = None if self._request.fresh else await self._parts.layers.known(key)
         if known is not None:
+            await self._check(known)
             self._tally.cached += 1
             self._tell("cached")
             built.layers.append(known)
@@ -213,8 +221,13 @@ class _Run:
         layer = await make()
         if layer is None:
             return
+        await self._check(layer, self._tokens)
         built.layers.append(layer)
         await self._parts.layers.remember(key, layer)
+
+    async def _check(self, layer: LayerDigest, tokens: Tokens = MappingProxyType({})) -> None:
+        """Whatever stage it is of: no secret enters a sandbox, and the layers of all steps are kept."""
+        await self._parts.leaks.check_steps(self._tenant, (layer,), tokens, _HINT)
 
     # -- commands
 
@@ -243,6 +256,7 @@ class _Run:
             for path in passing:
                 if await self._present(sandbox, path):
                     await files.remove(path)
+            self._tokens |= await self._parts.leaks.tokens(sandbox.spec)
             await self._parts.sandboxes.stop(self._tenant, sandbox.id, 5.0)
             return await self._parts.driver.commit(sandbox.id)
 

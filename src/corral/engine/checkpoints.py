@@ -1,7 +1,7 @@
 """Checkpoints and forks: what is in a sandbox at one moment, for others to start from."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from corral.engine.leaks import LeakCheck
@@ -14,7 +14,6 @@ from corral.errors import Conflict, InvalidInput, Unsupported
 from corral.model.ids import TenantId, check_name
 from corral.model.lifecycle import State
 from corral.model.sandbox import Sandbox, SandboxSpec
-from corral.model.secrets import Secret
 from corral.model.service import START
 from corral.model.template import MachineState, Origin, Template, TemplateConfig
 
@@ -40,17 +39,17 @@ class Checkpoints:
         templates: Templates,
         registry: Registry,
         driver: Driver,
-        secrets: Callable[[TenantId], Awaitable[dict[str, Secret]]],
+        leaks: LeakCheck,
         on_made: Callable[[Template], object] = lambda _: None,
     ) -> None:
-        """`secrets` gives all keys of a tenant by name; `on_made` hears of new checkpoints."""
+        """`on_made` hears of new checkpoints."""
         self._store = store
         self._sandboxes = sandboxes
         self._templates = templates
         self._registry = registry
         self._can_save = driver.saves_memory
         self._on_made = on_made
-        self._leaks = LeakCheck(store, driver, secrets)
+        self._leaks = leaks
 
     async def make(
         self,

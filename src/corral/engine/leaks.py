@@ -1,20 +1,28 @@
-"""No checkpoint holds a secret: what was captured is searched for the tenant's before anything can be made from it."""
+"""No checkpoint and no step of a build or a setup holds a secret: what was captured is searched for the tenant's before anything
+can be made from it.
+"""
 
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from corral.engine.ports import Driver, Store
 from corral.engine.suspension import Captured
 from corral.errors import Forbidden
-from corral.model.ids import TenantId
+from corral.model.ids import LayerDigest, TenantId
 from corral.model.leak import Leak
 from corral.model.sandbox import SandboxSpec
 from corral.model.secrets import Secret
+from corral.model.service import services_of
 from corral.model.template import TemplateConfig
 from corral.policy.forms import forms
 
 _NAMED = 5
 _REMEMBERED = 100
+_SEARCHED = 10_000
+
+Tokens = Mapping[bytes, str]
+"""Forms of the tokens that the processes of a sandbox have, and what they are."""
 
 
 class LeakCheck:
@@ -23,9 +31,12 @@ class LeakCheck:
     def __init__(
         self, store: Store, driver: Driver, secrets: Callable[[TenantId], Awaitable[dict[str, Secret]]]
     ) -> None:
+        """`secrets` gives all keys of a tenant by name."""
         self._store = store
         self._driver = driver
         self._secrets = secrets
+        self._clean: dict[LayerDigest, bytes] = {}
+        """Layers of steps, and for what they were searched last, as a digest."""
 
     async def clean(
         self, spec: SandboxSpec, captured: Captured, config: TemplateConfig, *, redact: bool
@@ -33,30 +44,59 @@ class LeakCheck:
         """The configuration, and what was taken out of the capture and of it. Raises Forbidden for what may not be in a
         checkpoint: anything without `redact`, and what cannot be overwritten.
         """
-        needles = {
-            form: f"secret {name}"
-            for name, value in (await self._secrets(spec.tenant)).items()
-            for form in forms(value.reveal())
-        }
-        tokens = await self._tokens(spec)
+        needles, tokens = await self._needles(spec.tenant), await self.tokens(spec)
         leaks = await self._driver.scan(captured.layer, captured.image, needles, tokens, redact=redact)
-        cleaned, in_env = _without(config, {**tokens, **needles}, redact=redact)
-        leaks += in_env
+        cleaned, in_settings = _without(config, {**tokens, **needles}, redact=redact)
+        leaks += in_settings
         if left := [leak for leak in leaks if not leak.overwritten]:
-            raise _refusal(left, redact=redact)
+            hint = "remove that in the sandbox, then make the checkpoint"
+            if not redact:
+                hint += ", or overwrite it in the checkpoint alone: `corral checkpoint --redact`"
+            raise _refusal("the checkpoint would hold", left, hint)
         return cleaned, tuple(f"{leak.path}: {leak.what}" for leak in leaks[:_REMEMBERED])
 
-    async def _tokens(self, spec: SandboxSpec) -> dict[bytes, str]:
-        """Those that its processes may have written down."""
+    async def check_steps(
+        self, tenant: TenantId, layers: Sequence[LayerDigest], tokens: Tokens, hint: str
+    ) -> None:
+        """Raise Forbidden, with `hint`, for what steps left that may not be kept. A layer that was searched already is only
+        searched again once the tenant has other secrets.
+        """
+        needles = await self._needles(tenant)
+        wanted = hashlib.sha256(b"\0".join(sorted(needles))).digest()
+        for layer in layers:
+            if not tokens and self._clean.get(layer) == wanted:
+                continue
+            if leaks := await self._driver.scan(layer, None, needles, tokens, redact=False):
+                raise _refusal("the step would keep", leaks, hint)
+            if len(self._clean) >= _SEARCHED:
+                self._clean.clear()
+            self._clean[layer] = wanted
+
+    async def check_settings(self, tenant: TenantId, config: TemplateConfig, hint: str) -> None:
+        """Raise Forbidden, with `hint`, for a template that would tell a secret by how its sandboxes are run."""
+        _, leaks = _without(config, await self._needles(tenant), redact=False)
+        if leaks:
+            raise _refusal("the template would hold", leaks, hint)
+
+    async def tokens(self, spec: SandboxSpec) -> dict[bytes, str]:
+        """Those that a sandbox's processes may have written down."""
         if not spec.secrets and not spec.repos:
             return {}
         token = await self._store.derive_token((await self._store.grant_of(spec.id)).id)
         return dict.fromkeys(forms(token.reveal()), "the sandbox's token")
 
+    async def _needles(self, tenant: TenantId) -> dict[bytes, str]:
+        return {
+            form: f"secret {name}"
+            for name, value in (await self._secrets(tenant)).items()
+            for form in forms(value.reveal())
+        }
+
 
 def _without(
-    config: TemplateConfig, needles: dict[bytes, str], *, redact: bool
+    config: TemplateConfig, needles: Mapping[bytes, str], *, redact: bool
 ) -> tuple[TemplateConfig, list[Leak]]:
+    """The configuration, without what its environment held where that is to be overwritten; and what it holds."""
     env, leaks = dict(config.env), []
     for key, value in config.env.items():
         held = value.encode("utf-8", "surrogateescape")
@@ -65,13 +105,18 @@ def _without(
                 leaks.append(Leak(f"environment variable {key}", what, redact))
                 held = held.replace(needle, b"*" * len(needle))
         env[key] = held.decode("utf-8", "surrogateescape")
+    for service in (*services_of(config.start_command, config.ready_command), *config.services):
+        words = "\0".join((*service.command, *service.ready, *service.env.values()))
+        held = words.encode("utf-8", "surrogateescape")
+        leaks += [
+            Leak(f"service {service.name}", what, overwritten=False)
+            for needle, what in needles.items()
+            if needle in held
+        ]
     return (replace(config, env=env) if redact else config), leaks
 
 
-def _refusal(leaks: list[Leak], *, redact: bool) -> Forbidden:
+def _refusal(would: str, leaks: list[Leak], hint: str) -> Forbidden:
     named = "; ".join(f"{leak.what} in {leak.path[:200]}" for leak in leaks[:_NAMED])
     more = f"; and {len(leaks) - _NAMED} more" if len(leaks) > _NAMED else ""
-    hint = "remove that in the sandbox, then make the checkpoint"
-    if not redact:
-        hint += ", or overwrite it in the checkpoint alone: `corral checkpoint --redact`"
-    return Forbidden(f"the checkpoint would hold {named}{more}", hint)
+    return Forbidden(f"{would} {named}{more}", hint)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from corral.engine.commands import STEP_SECONDS, CommandLines, check_exit
+from corral.engine.leaks import LeakCheck
 from corral.engine.plan import CreateRequest, egress_policy
 from corral.engine.ports import Driver, Layers, Progress
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 Strip = Callable[[Sandbox], Awaitable[Sequence[str]]]
 """Takes all of a sandbox's repository away but what git ignores there; what else was new there."""
+_HINT = "change the step, or what it copies: a setup gets no secret, and all that git ignores is kept"
 _IGNORE_RULES = ("**/.gitignore",)
 FIRST_WAIT, LONGEST_WAIT = 60.0, 3600.0
 """Seconds until a renewal that failed is tried again: the first one, doubled with each failure up to the longest."""
@@ -97,6 +99,7 @@ class Projects:
         sandboxes: Callable[[], Sandboxes],
         processes: Processes,
         driver: Driver,
+        leaks: LeakCheck,
         tasks: TaskOwner,
         digest: FilesDigest,
         strip: Strip,
@@ -107,6 +110,7 @@ class Projects:
         self._sandboxes = sandboxes
         self._processes = processes
         self._driver = driver
+        self._leaks = leaks
         self._tasks = tasks
         self._digest = digest
         self._strip = strip
@@ -190,9 +194,13 @@ class Projects:
             return None
 
     async def _publish(self, plan: _Plan, layers: tuple[LayerDigest, ...]) -> Template:
+        await self._check(plan, layers[len(plan.base.layers) :])
         return await self._templates.publish(
             plan.tenant, plan.name, layers, plan.base.config, source=f"setup:{plan.request.repo}"[:200]
         )
+
+    async def _check(self, plan: _Plan, layers: Sequence[LayerDigest]) -> None:
+        await self._leaks.check_steps(plan.tenant, layers, {}, _HINT)
 
     async def _make(self, plan: _Plan, progress: Progress | None) -> Template:
         """Do the steps that are not known. Of several that want the same, one does it."""
@@ -206,6 +214,7 @@ class Projects:
                     if progress is not None:
                         progress(f"setup {number + 1}/{len(plan.setup.steps)}: {_shown(step)}")
                     layer = await self._do(plan, step, layers, progress)
+                    await self._check(plan, (layer,))
                     await self._layers.remember(step_key, layer)
                 layers = (*layers, layer)
             return await self._publish(plan, layers)

@@ -28,6 +28,13 @@ class _Clock:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
 
+class Clean:
+    """Finds nothing."""
+
+    async def check_steps(self, *_: object) -> None:
+        """Nothing is refused."""
+
+
 class _Repository(Projects):
     """A setup of one step, whose doing is counted."""
 
@@ -46,6 +53,7 @@ class _Repository(Projects):
             sandboxes=cast(Any, None),
             processes=cast(Any, None),
             driver=cast(Any, None),
+            leaks=cast(Any, Clean()),
             tasks=tasks,
             digest=digest,
             strip=cast(Any, None),

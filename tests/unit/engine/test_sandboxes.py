@@ -15,6 +15,7 @@ from corral.engine.checkpoints import Checkpoints
 from corral.engine.disk import Disk, Space
 from corral.engine.events import Events
 from corral.engine.hooks import Hooks
+from corral.engine.leaks import LeakCheck
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
 from corral.engine.processes import Processes
@@ -150,7 +151,7 @@ class World:
             templates=self.templates,
             registry=registry,
             driver=self.driver,
-            secrets=self._secrets,
+            leaks=LeakCheck(self.store, self.driver, self._secrets),
         )
         return made
 
