@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 
 def test_a_receipt_outlives_its_sandbox(daemon: Daemon, client: Client, tmp_path: Path) -> None:
-    """G-328, G-332."""
+    """G-322, G-328, G-332."""
     repo = tmp_path / "repo"
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", "init", "-q", repo], check=True)
@@ -28,6 +28,7 @@ def test_a_receipt_outlives_its_sandbox(daemon: Daemon, client: Client, tmp_path
     box.exec("curl -sS -m 30 http://refused.example.com/")
     wait_for(lambda: client.read_audit("recorded"), "nothing is on record")
     alive = client.receipt("recorded")
+    daemon.cli("budget", "set", "recorded", "5")
     box.kill()
     gone = client.receipt("recorded")
     assert (alive.ended_at, gone.sandbox) == (None, box.id)
@@ -38,7 +39,9 @@ def test_a_receipt_outlives_its_sandbox(daemon: Daemon, client: Client, tmp_path
         assert [item.subject for item in told.commits] == ["second"]
     assert ("dns", "refused.example.com") in {(item.kind, item.host) for item in gone.denials}
     lines = daemon.cli("audit", "recorded", "--json").stdout.splitlines()
-    assert {json.loads(line)["sandbox"] for line in lines} == {box.id}
+    entries = [json.loads(line) for line in lines]
+    assert {entry["sandbox"] for entry in entries} == {box.id}
+    assert [entry["detail"]["actor"] for entry in entries if entry["kind"] == "budget.set"] == ["this host"]
     assert daemon.cli("audit", "--verify").stdout.startswith("sound:")
     Sandbox.create(client=client, name="recorded").kill()
     assert client.receipt("recorded").work is None

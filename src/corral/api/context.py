@@ -9,6 +9,7 @@ from fastapi import Depends, Path, Query
 from starlette.requests import Request
 
 from corral.api.guard import over_unix_socket
+from corral.engine.acting import act_for
 from corral.engine.engine import Engine
 from corral.errors import Forbidden, InvalidInput
 from corral.model.ids import DEFAULT_TENANT, ProcessId, TenantId, check_guest_path
@@ -52,7 +53,10 @@ def opened_networks(engine: Engine) -> tuple[Network, ...]:
 
 async def _caller(request: Request) -> Caller:
     authenticate: Authenticate = request.app.state.authenticate
-    return Caller(await authenticate(request), request.app.state.engine, over_unix_socket(request.scope))
+    tenant = await authenticate(request)
+    caller = Caller(tenant, request.app.state.engine, over_unix_socket(request.scope))
+    act_for(caller.who)
+    return caller
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

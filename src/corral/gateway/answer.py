@@ -11,7 +11,8 @@ from yarl import URL
 from corral.gateway import framing
 from corral.gateway.box import Box
 from corral.gateway.endpoints import Endpoint
-from corral.gateway.forward import cut
+from corral.gateway.exchange import NOTHING
+from corral.gateway.forward import cut, moved
 from corral.gateway.metering import Call, Outcome, passed, settle, text_limit
 from corral.gateway.pricing import PriceBook
 from corral.gateway.redact import Redactor
@@ -55,6 +56,7 @@ class Answer:
         self._request_id = ""
         self._complete = False
         self._counted = Counts()
+        self._request: web.BaseRequest | None = None
         self.begun = False
 
     def _new_meter(self, api: Api, *, streamed: bool) -> UsageMeter:
@@ -68,7 +70,7 @@ class Answer:
     async def relay(self, request: web.BaseRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         """Pass the answer on. Raises aiohttp's errors if it breaks before it has begun."""
         self._status = upstream.status
-        self._method = request.method
+        self._method, self._request = request.method, request
         self._request_id = _request_id(upstream)
         coding = upstream.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         bad = framing.check_response(upstream.raw_headers)
@@ -177,15 +179,21 @@ class Answer:
                 path=self._path,
                 secret=name,
                 status=self._status,
+                moved=moved(self._request) if self._request is not None else NOTHING,
+                ms=self._duration(),
+                provider_id=self._request_id,
             )
         call, self._call = self._call, None
         if call is None or self._meter is None:
             return None
-        duration = asyncio.get_running_loop().time() - self._started
         outcome = Outcome(
-            self._status, self._meter.finish(), not self._complete, round(duration * 1000), self._request_id
+            self._status, self._meter.finish(), not self._complete, self._duration(), self._request_id
         )
         return settle(call, outcome, prices)
+
+    def _duration(self) -> int:
+        """Milliseconds since it was asked for."""
+        return round((asyncio.get_running_loop().time() - self._started) * 1000)
 
 
 def _request_id(upstream: aiohttp.ClientResponse) -> str:

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from corral.errors import NoCapacity
 from corral.gateway.audit import AuditTrail, Denial, TokenBucket
+from corral.gateway.exchange import NOTHING, Moved, request_id
 from corral.gateway.inject import Bound
 from corral.gateway.names import NameTable
 from corral.gateway.redact import Forms
@@ -319,13 +320,22 @@ class Box:
         )
 
     def allow(
-        self, kind: str, allowed: Allowed, *, method: str = "", path: str = "", status: int = 0
+        self,
+        kind: str,
+        allowed: Allowed,
+        *,
+        method: str = "",
+        path: str = "",
+        status: int = 0,
+        ended: bool = False,
+        moved: Moved = NOTHING,
+        ms: int = 0,
     ) -> None:
-        """Record what was let through."""
+        """Record what was let through, or (`ended`) that it is over."""
         learned = ORIGIN if allowed.rule.origin == ORIGIN else ""
         self.note(
-            kind, "allowed", host=allowed.host, port=allowed.port, rule=learned or allowed.rule.host, method=method,
-            path=path, status=status,
+            kind, "ended" if ended else "allowed", host=allowed.host, port=allowed.port, rule=learned or allowed.rule.host,
+            method=method, path=path, status=status, moved=moved, ms=ms,
         )  # fmt: skip
 
     def secret_in(self, text: bytes) -> str | None:
@@ -354,6 +364,9 @@ class Box:
         secret: str = "",
         status: int = 0,
         refs: str = "",
+        moved: Moved = NOTHING,
+        ms: int = 0,
+        provider_id: str = "",
     ) -> None:
         """Write an audit record about this box; one that names refs is never left out. A refused path or ref may hold a
         secret, which is not written down (G-323).
@@ -367,7 +380,8 @@ class Box:
         record = AuditRecord(
             at=datetime.now(UTC), tenant=self.tenant, sandbox=self.id, kind=kind, decision=decision, host=host[:253],
             port=port, method=method[:32], path=path[:512], rule=rule, reason=reason, secret=secret, status=status,
-            refs=refs[:8192],
+            refs=refs[:8192], request_id=request_id(), bytes_sent=moved.sent, bytes_received=moved.received, duration_ms=ms,
+            provider_request_id=provider_id,
         )  # fmt: skip
         self.audit.record(record, asyncio.get_running_loop().time(), always=named)
 

@@ -5,7 +5,6 @@ meant, and in that secrets go over TLS only.
 """
 
 import logging
-import secrets
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -20,6 +19,7 @@ from corral.gateway.box import Box
 from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import Dialer, proxy_refusal
+from corral.gateway.exchange import Moved
 from corral.gateway.multiplex import Multiplexed
 from corral.gateway.outbound import (
     Call,
@@ -143,8 +143,9 @@ class Forwarder:
                     ssl=self._certificates.context(call.bound),
                 )
                 async with sent as upstream:
-                    self._outbound.sent(head, call, upstream.status, ready.used | shown(call.bound))
-                    return await self._relay(request, upstream, call)
+                    used = ready.used | shown(call.bound)
+                    with self._outbound.sent(head, call, upstream.status, used, partial(moved, request)):
+                        return await self._relay(request, upstream, call)
         except TooManyBytesError:
             raise too_many_bytes(allowed) from None
         except StopError:
@@ -268,7 +269,6 @@ class Forwarder:
         return denial(
             refusal,
             status=status,
-            request_id=secrets.token_hex(8),
             accept=request.headers.get(hdrs.ACCEPT, ""),
             method=request.method,
             path=path,
@@ -303,6 +303,11 @@ async def pump(source: AsyncIterator[bytes], response: web.StreamResponse, reque
         cut(request)
         return
     await response.write_eof()
+
+
+def moved(request: web.BaseRequest) -> Moved:
+    """What a request and its answer have moved."""
+    return Moved(request.content.total_bytes, request.writer.output_size)
 
 
 def cut(request: web.BaseRequest) -> None:

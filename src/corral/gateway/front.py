@@ -10,13 +10,14 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
 
 from corral.errors import InvalidInput
-from corral.gateway import framing
+from corral.gateway import exchange, framing
 from corral.gateway.box import Box
 from corral.gateway.names import GATEWAY
 from corral.gateway.replies import closing, plain
 from corral.policy.egress import GATEWAY_HOST, Allowed, Decision, Denied, Reason, split_authority
 from corral.wire.http2 import ALPN
 
+_MALFORMED = "bad-request"
 KEEP_ALIVE = 75.0
 """Seconds for a request's head to be complete, on a new connection or after the last answer."""
 _LINGER = 2.0
@@ -90,11 +91,11 @@ class _Connection(web.RequestHandler):
         if status >= 500:
             _log.error("answering a request failed", exc_info=exc)
             return closing(plain(status, "The gateway failed to answer this request.", reason="internal"))
+        exchange.begin()
+        note_malformed(self._box, 431 if isinstance(exc, LineTooLong) else 400)
         if isinstance(exc, LineTooLong):
-            return closing(
-                plain(431, "The request line or a header field is too long.", reason="bad-request")
-            )
-        return closing(plain(400, "This is not a valid HTTP/1.1 request.", reason="bad-request"))
+            return closing(plain(431, "The request line or a header field is too long.", reason=_MALFORMED))
+        return closing(plain(400, "This is not a valid HTTP/1.1 request.", reason=_MALFORMED))
 
 
 class _Server(web.Server):
@@ -130,8 +131,20 @@ class Front:
             return self._egress.multiplexed(decision)
         return _Server(self._box, partial(self._handle_inside, decision))()
 
+    def _malformed(self, request: web.BaseRequest) -> web.Response | None:
+        """The refusal of a request that parsers could read differently."""
+        version = (request.version.major, request.version.minor)
+        bad = framing.check(request.method, request.raw_path, version, request.raw_headers)
+        if bad is None:
+            return None
+        note_malformed(self._box, bad.status, request.method)
+        return closing(
+            plain(bad.status, f"Refused by the sandbox's gateway: {bad.message}.", reason=_MALFORMED)
+        )
+
     async def _handle_inside(self, decision: Decision, request: web.BaseRequest) -> web.StreamResponse:
-        if (bad := _malformed(request)) is not None:
+        exchange.begin()
+        if (bad := self._malformed(request)) is not None:
             return bad
         if isinstance(decision, Denied):
             return self._egress.refuse(request, decision, 403)
@@ -144,7 +157,8 @@ class Front:
         return await self._egress.serve_inside(request, decision)
 
     async def _handle(self, port: int, request: web.BaseRequest) -> web.StreamResponse:
-        if (bad := _malformed(request)) is not None:
+        exchange.begin()
+        if (bad := self._malformed(request)) is not None:
             return bad
         address = _local_address(request)
         if not _is_own(request.headers[hdrs.HOST], address):
@@ -155,15 +169,9 @@ class Front:
         return await self._own(request, address, port)
 
 
-def _malformed(request: web.BaseRequest) -> web.Response | None:
-    """The refusal of a request that parsers could read differently."""
-    version = (request.version.major, request.version.minor)
-    bad = framing.check(request.method, request.raw_path, version, request.raw_headers)
-    if bad is None:
-        return None
-    return closing(
-        plain(bad.status, f"Refused by the sandbox's gateway: {bad.message}.", reason="bad-request")
-    )
+def note_malformed(box: Box, status: int, method: str = "") -> None:
+    """Record a request that was refused for its form, of which nothing else is believed."""
+    box.note("http", "denied", method=method, reason=_MALFORMED, status=status)
 
 
 def _is_for(host_field: str, allowed: Allowed) -> bool:

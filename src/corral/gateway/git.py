@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -20,7 +21,8 @@ from corral.gateway.apptokens import AppTokens
 from corral.gateway.box import Box
 from corral.gateway.desk import Desk
 from corral.gateway.dial import Dialer
-from corral.gateway.forward import continue_if_asked, cut, pump
+from corral.gateway.exchange import NOTHING, Moved, Passing
+from corral.gateway.forward import continue_if_asked, cut, moved, pump
 from corral.gateway.gitlfs import LfsService
 from corral.gateway.gitpush import PushService, Services
 from corral.gateway.gitupstream import (
@@ -215,8 +217,23 @@ class GitService:
                 )  # fmt: skip
             if refusal is not None:
                 raise refusal
-            self._note("allowed", route, "", request.method, request.raw_path.partition("?")[0], 200)
-            yield answer
+            note = partial(self._passed, route, request.method, request.raw_path.partition("?")[0])
+            with Passing(note, partial(moved, request)):
+                yield answer
+
+    def _passed(
+        self,
+        route: Route,
+        method: str,
+        path: str,
+        *,
+        ended: bool = False,
+        moved: Moved = NOTHING,
+        ms: int = 0,
+    ) -> None:
+        self._box.note(
+            "git", "ended" if ended else "allowed", host=route.host, method=method, path=path, status=200, moved=moved, ms=ms,
+        )  # fmt: skip
 
     def _note(
         self, decision: str, route: Route | BadRoute, reason: str, method: str, path: str, status: int

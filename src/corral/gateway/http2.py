@@ -53,6 +53,8 @@ class Stream:
         self.failure = ""
         self.moved = asyncio.Event()
         self._connection = connection
+        self.read = self.written = 0
+        """Bytes of data."""
         self._received = bytearray()
         self._size = 0
 
@@ -65,6 +67,7 @@ class Stream:
         """Keep data until it is taken; `size` counts against the window."""
         self._received += data
         self._size += size
+        self.read += len(data)
         self.moved.set()
 
     def take(self) -> tuple[bytes, int]:
@@ -120,6 +123,7 @@ class Stream:
                 await self._wait()
                 continue
             self._connection.send_data(self, bytes(view[:size]))
+            self.written += size
             view = view[size:]
 
     def end(self, trailers: Fields = ()) -> None:

@@ -6,7 +6,6 @@ nothing is translated between the two. Each request is decided on by itself, as 
 
 import asyncio
 import logging
-import secrets
 import ssl
 from collections.abc import AsyncIterator
 from functools import partial
@@ -15,11 +14,12 @@ from aiohttp import hdrs
 from h2.errors import ErrorCodes
 
 from corral.errors import CorralError, Forbidden, InvalidInput
-from corral.gateway import framing
+from corral.gateway import exchange, framing
 from corral.gateway.box import Box
 from corral.gateway.buffered import Buffered, TooManyBytesError
 from corral.gateway.clientcerts import ClientCertificates, shown
 from corral.gateway.dial import CONNECT_TIMEOUT, Dialer
+from corral.gateway.exchange import Moved
 from corral.gateway.http2 import Connection, Stream, StreamError
 from corral.gateway.outbound import (
     Call,
@@ -33,7 +33,7 @@ from corral.gateway.outbound import (
 )
 from corral.gateway.redact import Redactor
 from corral.gateway.relay import Side
-from corral.gateway.replies import DECISION, denial
+from corral.gateway.replies import DECISION, REQUEST, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
 from corral.policy.egress import Allowed, Decision, Denied, Reason, split_authority
 from corral.wire import http2
@@ -104,6 +104,7 @@ class Multiplexed(Connection):
     # -- before anything is sent ----------------------------------------------------------------------------------
 
     async def _decide(self, stream: Stream) -> None:
+        exchange.begin()
         try:
             request = http2.request(stream.head)
         except InvalidInput as error:
@@ -148,21 +149,21 @@ class Multiplexed(Connection):
         if stream.answered:
             stream.close(ErrorCodes.INTERNAL_ERROR)
             return
-        marked = (DECISION.lower().encode(), f"denied; reason={refusal.reason.value}".encode())
+        marked = [(DECISION.lower().encode(), f"denied; reason={refusal.reason.value}".encode()),
+                  (REQUEST.lower().encode(), exchange.request_id().encode())]  # fmt: skip
         if request.grpc:
             text = f"Denied by the sandbox's gateway: {refusal.message}. What to do: {refusal.how_to_allow}."
-            stream.answer([*http2.grpc_refusal(status, text), marked], end=True)
+            stream.answer([*http2.grpc_refusal(status, text), *marked], end=True)
             return
         told = denial(
             refusal,
             status=status,
-            request_id=secrets.token_hex(8),
             accept=next(iter(head.all(hdrs.ACCEPT)), ""),
             method=head.method,
             path=head.path,
         )
         body = told.body if isinstance(told.body, bytes) else b""
-        fields = [(b":status", str(status).encode()), (b"content-type", told.content_type.encode()), marked]
+        fields = [(b":status", str(status).encode()), (b"content-type", told.content_type.encode()), *marked]
         stream.answer([*fields, (b"content-length", str(len(body)).encode())])
         stream.answered = True
         if head.method != "HEAD":
@@ -208,8 +209,9 @@ class Multiplexed(Connection):
             upload = group.create_task(_upload(ready.data, stream, out, call))
             sent = await out.started()
             status, fields = http2.response(sent)
-            self._outbound.sent(head, call, status, ready.used | shown(call.bound))
-            await self._relay(stream, out, head, call, status, fields)
+            used = ready.used | shown(call.bound)
+            with self._outbound.sent(head, call, status, used, lambda: Moved(stream.read, stream.written)):
+                await self._relay(stream, out, head, call, status, fields)
             upload.cancel()
         finally:
             out.close()

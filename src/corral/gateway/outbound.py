@@ -2,8 +2,10 @@
 answer. The same for every version of HTTP.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote_plus
 
 from aiohttp import hdrs
@@ -13,6 +15,7 @@ from corral.gateway import aws, framing
 from corral.gateway.aws import Data
 from corral.gateway.box import Box
 from corral.gateway.buffered import HINT, MESSAGE, Buffered
+from corral.gateway.exchange import Moved, Passing
 from corral.gateway.inject import Bound, Injected, Rejected, inject, missing
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import AbsentError, Guard, Outgoing, coding_of, readable_codings
@@ -211,14 +214,21 @@ class Outbound:
                 self._box.note("secret", "kept", host=allowed.host, port=allowed.port, secret=one.name,
                                reason="not-bound-to-host")  # fmt: skip
 
-    def sent(self, head: Head, call: Call, status: int, used: frozenset[str]) -> None:
-        """Record a request that was sent, with the secrets that went into it."""
+    @contextmanager
+    def sent(
+        self, head: Head, call: Call, status: int, used: frozenset[str], moved: Callable[[], Moved]
+    ) -> Iterator[None]:
+        """Record a request that was sent and whose answer is passed on while this is entered, with the secrets that went into
+        it.
+        """
         host, port = call.allowed.host, call.allowed.port
         kind = "https" if call.tls else "http"
-        self._box.allow(kind, call.allowed, method=head.method, path=call.path, status=status)
         for name in sorted(used):
             self._box.note("secret", "used", host=host, port=port, method=head.method, path=call.path, secret=name,
                            status=status)  # fmt: skip
+        note = partial(self._box.allow, kind, call.allowed, method=head.method, path=call.path, status=status)
+        with Passing(note, moved, lasts=call.upgrade):
+            yield
 
     def hits(self, call: Call, found: Mapping[str, int]) -> None:
         """Record secrets that were taken out of an answer."""

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from aiohttp import ClientResponse, web
 from multidict import CIMultiDict
 
+from corral.gateway.exchange import request_id
 from corral.model.secrets import Provider
 from corral.policy.egress import GATEWAY_HOST, Denied
 from corral.wire.usage import Api
 
 DECISION = "X-Corral-Decision"
+REQUEST = "X-Corral-Request"
 _OWN = {"Server": "corral"}
 _SEE = f"http://{GATEWAY_HOST}/policy lists what is allowed"
 
@@ -31,9 +33,12 @@ _OPENAI_TYPES = {
 }
 
 
-def denial(
-    refusal: Denied, *, status: int, request_id: str, accept: str, method: str = "", path: str = ""
-) -> web.Response:
+def _refused(reason: str) -> dict[str, str]:
+    """The fields of a refusal: that it is the gateway's own, and what it is called in the audit log."""
+    return {**_OWN, DECISION: f"denied; reason={reason}", **({REQUEST: own} if (own := request_id()) else {})}
+
+
+def denial(refusal: Denied, *, status: int, accept: str, method: str = "", path: str = "") -> web.Response:
     """A refused request, as JSON, or as text for a client that prefers that (G-311, G-314)."""
     body = {
         "error": "denied by the sandbox's gateway",
@@ -43,15 +48,15 @@ def denial(
         "port": refusal.port,
         "method": method,
         "path": path,
-        "request_id": request_id,
+        "request_id": request_id(),
         "how_to_allow": refusal.how_to_allow,
         "see": _SEE,
     }
-    headers = {**_OWN, DECISION: f"denied; reason={refusal.reason.value}"}
+    headers = _refused(refusal.reason.value)
     if accept.startswith(("text/plain", "text/html")):
         text = (
             f"Denied by the sandbox's gateway: {refusal.message}.\n"
-            f"What to do: {refusal.how_to_allow}.\n{_SEE}. Request {request_id}.\n"
+            f"What to do: {refusal.how_to_allow}.\n{_SEE}. Request {request_id()}.\n"
         )
         return closing(web.Response(status=status, text=text, headers=headers))
     return closing(
@@ -61,7 +66,7 @@ def denial(
 
 def plain(status: int, text: str, reason: str = "") -> web.Response:
     """A short text; `reason` marks it as a refusal of the gateway."""
-    headers = {**_OWN, DECISION: f"denied; reason={reason}"} if reason else _OWN
+    headers = _refused(reason) if reason else _OWN
     return web.Response(status=status, text=text.rstrip("\n") + "\n", headers=headers)
 
 
@@ -78,7 +83,7 @@ def model_error(
     Without `retry_after` it is final, and says so to SDKs, which would otherwise retry some statuses by
     themselves.
     """
-    headers = {**_OWN, DECISION: f"denied; reason={reason}"}
+    headers = _refused(reason)
     if retry_after is None:
         headers["x-should-retry"] = "false"
     else:

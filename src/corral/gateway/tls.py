@@ -14,12 +14,14 @@ That is so at hosts too which the operator keeps from being looked into.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 from corral.errors import InvalidInput, TooLarge
 from corral.gateway.authority import Authority
 from corral.gateway.box import Box
 from corral.gateway.dial import Dialer
+from corral.gateway.exchange import Moved, Passing
 from corral.gateway.front import Front
 from corral.gateway.inside import end_tls, rejection
 from corral.gateway.relay import Side, join
@@ -54,6 +56,7 @@ class TlsClient(Side):
         self._admitted: asyncio.BaseTransport | None = None
         self._upstream = Side(waits=True)
         self._kind = "tls"
+        self._passing = ExitStack()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -105,6 +108,7 @@ class TlsClient(Side):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        self._passing.close()
         if self._admitted is not None:
             self._box.release(self._admitted)
         if self.peer is None and self._upstream.transport is not None:
@@ -253,12 +257,15 @@ class TlsClient(Side):
         if self.transport is None:
             upstream.abort()
             return
-        self._box.allow(self._kind, decision)
         if hello:
             upstream.write(hello)
         join(self, self._upstream)
         upstream.resume_reading()
         self.transport.resume_reading()
+        note = partial(self._box.allow, self._kind, decision)
+        self._passing.enter_context(
+            Passing(note, lambda: Moved(self.carried, self._upstream.carried), lasts=True)
+        )
 
     def _denied(self, host: str, reason: Reason, message: str, hint: str) -> Denied:
         return Denied(host, self._port, reason, message, hint)

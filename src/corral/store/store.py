@@ -7,6 +7,7 @@ from typing import Self
 
 from sqlalchemy import Connection
 
+from corral.engine.acting import actor
 from corral.engine.ports import ModelPrice, OpenedSecret, OpenedSecrets, Tenant
 from corral.errors import HostError
 from corral.model.approval import Approval, ApprovalId, Permission, Status
@@ -349,9 +350,10 @@ class SqlStore:
         self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]
     ) -> None:
         """Append a record to the hash-chained audit log; on return it survives a power cut. `detail` holds
-        no secret.
+        no secret. It is told who had it done, where that is known.
         """
-        await self.audit_all([AuditItem(tenant, sandbox, kind, detail)])
+        told = {"actor": who, **detail} if (who := actor()) else detail
+        await self.audit_all([AuditItem(tenant, sandbox, kind, told)])
 
     async def audit_all(self, items: Sequence[AuditItem]) -> None:
         """Append records, in order and at once; on return they survive a power cut."""

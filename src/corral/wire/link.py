@@ -436,7 +436,8 @@ class AuditRecord:
     """A decision. Never holds a secret, a token, a header's or a query's value.
 
     `kind` is the service: dns, tls, http, llm, git. `suppressed` counts records of the sandbox that were left out
-    since the last one because they were too many. `refs`: those of a push, with their ids before and after.
+    since the last one because they were too many. `refs`: those of a push, with their ids before and after. Bytes are those
+    that the sandbox sent and received, as far as they are counted; `provider_request_id` is the model API's own.
     """
 
     at: datetime
@@ -454,6 +455,11 @@ class AuditRecord:
     status: int = 0
     suppressed: int = 0
     refs: str = ""
+    request_id: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    duration_ms: int = 0
+    provider_request_id: str = ""
 
     def detail(self) -> dict[str, str]:
         """The record's own fields as text, empty ones left out, as the audit log takes them."""
@@ -469,6 +475,11 @@ class AuditRecord:
             "status",
             "suppressed",
             "refs",
+            "request_id",
+            "bytes_sent",
+            "bytes_received",
+            "duration_ms",
+            "provider_request_id",
         )
         return {name: str(value) for name in own if (value := getattr(self, name))}
 

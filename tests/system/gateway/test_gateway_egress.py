@@ -295,7 +295,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @pytest.mark.parametrize("port", [443, 8443])
 async def test_tls_passes_through_unopened(world: World, port: int) -> None:
-    """G-47, G-55, G-62, G-92: the certificate that the client sees is the server's own."""
+    """G-47, G-55, G-62, G-92, G-322: the certificate that the client sees is the server's own."""
     await world.outside.serve(port, echo, tls=True)
     reader, writer = await world.tls(await world.address("allowed.test"), port, "allowed.test")
     block = secrets.token_bytes(1024 * 1024)
@@ -312,6 +312,9 @@ async def test_tls_passes_through_unopened(world: World, port: int) -> None:
     writer.close()
     record = await world.bed.audit("tls", "allowed")
     assert (record.host, record.port, record.rule) == ("allowed.test", port, "allowed.test")
+    over = await world.bed.audit("tls", "ended")
+    assert (over.host, over.port, over.request_id) == ("allowed.test", port, "")
+    assert min(over.bytes_sent, over.bytes_received) > 8 * len(block)
 
 
 async def test_each_direction_of_a_tunnel_ends_by_itself(world: World) -> None:
@@ -413,7 +416,7 @@ def answer_with(
 
 
 async def test_plain_http_passes_as_it_is(world: World) -> None:
-    """G-48, G-78 to G-82, G-85, G-87, G-97, G-112."""
+    """G-48, G-78 to G-82, G-85, G-87, G-97, G-112, G-322."""
     seen: list[bytes] = []
     answer = (
         b"HTTP/1.1 299 Odd\r\nX-One: a\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nAlt-Svc: h3\r\nKeep-Alive: 5\r\n"
@@ -437,6 +440,41 @@ async def test_plain_http_passes_as_it_is(world: World) -> None:
     ]  # fmt: skip
     record = await world.bed.audit("http", "allowed")
     assert (record.host, record.path, record.status) == ("allowed.test", "//a/%2e%2F;x", 299)
+    assert (record.bytes_sent, record.bytes_received) == (4, len(found))
+    assert len(record.request_id) == 16
+
+
+async def test_a_request_that_goes_on_is_on_record_before_it_is_over(world: World) -> None:
+    """G-322: and again at its end, with what it moved."""
+    go_on = asyncio.Event()
+
+    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na")
+        await go_on.wait()
+        writer.write(b"bc")
+        writer.close()
+
+    await world.outside.serve(80, slowly, tls=False)
+    request = b"GET / HTTP/1.1\r\nHost: allowed.test\r\nConnection: close\r\n\r\n"
+    asking = asyncio.ensure_future(world.http(await world.address("allowed.test"), request))
+    begun = await world.bed.audit("http", "allowed")
+    assert (begun.status, begun.bytes_received) == (200, 0)
+    go_on.set()
+    over = await world.bed.audit("http", "ended")
+    assert (over.request_id, over.bytes_received) == (begun.request_id, len(await asking))
+    assert over.duration_ms >= 1000
+
+
+@pytest.mark.parametrize(
+    "text", [b"GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n"]
+)
+async def test_a_request_that_is_refused_for_its_form_is_on_record(world: World, text: bytes) -> None:
+    """G-322."""
+    found = await world.http(await world.address("allowed.test"), text)
+    record = await world.bed.audit("http", "denied")
+    assert (record.reason, record.status) == ("bad-request", 400)
+    assert f"X-Corral-Request: {record.request_id}\r\n".encode() in found
 
 
 async def test_expect_continue_is_answered_after_the_decision(world: World) -> None:

@@ -487,6 +487,23 @@ async def test_background_and_websocket_are_refused(bed: "Bed") -> None:
     assert answer.startswith(b"HTTP/1.1 426 ")
 
 
+async def test_what_is_told_of_a_call_is_found_in_the_log(bed: "Bed") -> None:
+    """G-190, G-209, G-314, G-322: by its id, with what it moved, and by the provider's id."""
+    box = await bed.attach()
+    await answers(bed, headers={"request-id": "req_1"})
+    status, _, headers = await post(bed, box, "/s/anthropic/v1/messages/batches")
+    refused = await bed.audit("llm", "denied")
+    assert (status, refused.reason) == (403, "endpoint-not-allowed")
+    assert refused.request_id == headers["X-Corral-Request"]
+    status, _, headers = await post(bed, box, "/s/anthropic/v1/messages")
+    made = await bed.audit("llm", "allowed")
+    assert (status, made.provider_request_id) == (200, "req_1")
+    assert headers["request-id"] == "req_1"
+    assert made.request_id not in ("", refused.request_id)
+    assert (made.bytes_sent, made.bytes_received > 100) == (len(json.dumps(REQUEST)), True)
+    assert made.detail()["bytes_sent"] == str(made.bytes_sent)
+
+
 async def test_errors_of_the_provider_pass_untouched(bed: "Bed") -> None:
     """G-184, G-188, G-207."""
     box = await bed.attach()

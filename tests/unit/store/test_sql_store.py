@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from tests.unit.store import where
 
+from corral.engine.acting import act_for
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.budget import Outcome, Reservation, Settlement
@@ -411,6 +412,16 @@ async def write_audit(store: SqlStore, count: int = 5) -> None:
 
 
 tamper = where.change
+
+
+async def test_who_had_it_done_is_on_record(store: SqlStore) -> None:
+    """G-322."""
+    await store.audit(DEFAULT_TENANT, None, "secret.put", {"name": "a"})
+    act_for("this host")
+    await store.audit(DEFAULT_TENANT, None, "secret.put", {"name": "b"})
+    details = [entry.detail for entry in await store.audit_entries(DEFAULT_TENANT)]
+    assert details == [{"name": "a"}, {"name": "b", "actor": "this host"}]
+    assert (await store.verify_audit()).fault == ""
 
 
 async def test_an_untouched_audit_log_verifies(store: SqlStore) -> None:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from corral.api.context import Authenticate
 from corral.api.e2b.failures import Refusal, not_there, response_of
 from corral.api.e2b.states import PAUSED_STATES
+from corral.engine.acting import act_for
 from corral.engine.engine import Engine
 from corral.errors import NotFound, Unauthenticated
 from corral.model.ids import TenantId
@@ -85,6 +86,7 @@ def route(
                 tenant = await authenticate(request)
             except Unauthenticated as error:
                 raise Refusal(401, f"{error.message}: {error.hint}") from None
+            act_for(f"tenant {tenant}")
             handler = handlers.get(request.method, handlers.get("*"))
             if handler is None:
                 raise Refusal(405, f"this path does not know the method {request.method[:20]}")
