@@ -98,7 +98,7 @@ REQUESTS = (
     Removal(
         "a rule's methods are the request's own",
         {"methods": "answered"},
-        (Edit(_OUTBOUND, "if inside and _overrides_method(head):", "if False:"),),
+        (Edit(_OUTBOUND, "if _overrides_method(head):", "if False:"),),
     ),
     Removal(
         "the parser of answers is strict, and they are checked",

@@ -31,6 +31,7 @@ from corral.gateway.outbound import (
     too_many_bytes,
     unanswered,
 )
+from corral.gateway.overrides import refusal as overriding
 from corral.gateway.redact import Forms
 from corral.gateway.replies import Relayed, closing, denial
 from corral.gateway.rewrite import Incoming, LeakError, coding_of
@@ -163,6 +164,9 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if call.guard is not None and call.guard.leaked is not None:
                 raise StopError(self._outbound.leaked(allowed, call.guard.leaked)) from None
+            if call.overrides is not None and call.overrides.found:
+                why = overriding()
+                raise StopError(bad_request(allowed, why.message, why.hint)) from None
             _log.info("upstream of %s failed: %s", self._box.id, type(error).__name__)
             raise StopError(unanswered(allowed, "answer this request"), 502) from None
 

@@ -11,12 +11,15 @@ from urllib.parse import unquote_plus
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
+from corral.errors import Forbidden
 from corral.gateway import aws, framing
 from corral.gateway.aws import Data
 from corral.gateway.box import Box
 from corral.gateway.buffered import HINT, MESSAGE, Buffered
 from corral.gateway.exchange import Moved, Passing
 from corral.gateway.inject import Bound, Injected, Rejected, inject, missing
+from corral.gateway.overrides import Overrides
+from corral.gateway.overrides import refusal as overriding
 from corral.gateway.redact import Forms
 from corral.gateway.rewrite import AbsentError, Guard, Outgoing, coding_of, readable_codings
 from corral.gateway.underway import Ongoing
@@ -77,6 +80,7 @@ class Call:
     guard: Guard | None
     path: str
     upgrade: bool
+    overrides: Overrides | None = None
 
     @property
     def forms(self) -> Forms | None:
@@ -118,6 +122,8 @@ class Call:
         if body is None and required:
             raise StopError(absent(self.allowed, missing(next(iter(required.values())))))
         if body is not None:
+            if self.overrides is not None:
+                body = self.overrides.stream(body)
             coding = coding_of(head.all(hdrs.CONTENT_ENCODING))
             kind = next(iter(head.all(hdrs.CONTENT_TYPE)), "")
             outgoing = Outgoing(self.guard, self.injected.exchange, coding, kind)
@@ -141,7 +147,7 @@ class Outbound:
     def prepare(self, head: Head, allowed: Allowed, *, tls: bool) -> Call:
         """The request as it is to be sent. Raises StopError."""
         bound = self._box.bound_at(allowed.host, allowed.port, tls=tls)
-        self._check_readings(head, allowed, guarded=bool(bound))
+        overrides = self._check_readings(head, allowed, guarded=bool(bound))
         decision = self._box.rules.decide_request(allowed, head.method, head.path)
         if isinstance(decision, Denied):
             raise StopError(decision)
@@ -165,21 +171,29 @@ class Outbound:
         if isinstance(injected, Rejected):
             raise StopError(absent(decision, injected))
         self._note_strays(decision, head.target, fields, bound)
-        return Call(decision, tls, injected, bound, guard, head.path, upgrade)
+        return Call(decision, tls, injected, bound, guard, head.path, upgrade, overrides)
 
-    def _check_readings(self, head: Head, allowed: Allowed, *, guarded: bool) -> None:
-        """Refuse what a server may read as another request than the one that is decided on (G-60, G-77)."""
+    def _check_readings(self, head: Head, allowed: Allowed, *, guarded: bool) -> Overrides | None:
+        """Refuse what a server may read as another request than the one that is decided on (G-60, G-77); what looks for that
+        in the body.
+        """
         inside = self._box.rules.looks_inside(allowed.host, allowed.port)
         if (guarded or inside) and (why := unsafe(head.path)) is not None:
             raise StopError(
                 bad_request(allowed, f"the path could be read in two ways: {why}", "write it plainly"), 400
             )
-        if inside and _overrides_method(head):
-            raise StopError(
-                bad_request(
-                    allowed, "the request asks the server to take another method", "send the method itself"
-                )
+        if not inside:
+            return None
+        try:
+            if _overrides_method(head):
+                raise overriding()
+            kind, coding = (
+                next(iter(head.all(hdrs.CONTENT_TYPE)), ""),
+                coding_of(head.all(hdrs.CONTENT_ENCODING)),
             )
+            return Overrides.of(head.method, kind, coding)
+        except Forbidden as error:
+            raise StopError(bad_request(allowed, error.message, error.hint)) from None
 
     def _checked_for_leaks(
         self, allowed: Allowed, target: str, fields: list[tuple[str, str]]

@@ -484,6 +484,21 @@ async def test_a_bomb_is_a_stream_like_any_other(inside: Inside) -> None:
     assert peak_of(inside.bed.process.pid) < 400 * 1024
 
 
+async def test_a_form_does_not_make_another_method_of_a_post(inside: Inside) -> None:
+    """G-60: also where it comes late; what does not say so passes."""
+    await inside.attach(HostRule(HOST, (inside.server,), ("POST",), private=True))
+    filler = "x" * 300_000
+    async with inside.client() as http:
+        for form in ({"_method": "DELETE"}, {"a": filler, "_method": "DELETE"}):
+            async with http.post(inside.url("/item"), data=form) as answer:
+                assert (answer.status, "another method" in await answer.text()) == (403, True)
+            async with http.post(inside.url("/item"), json=form) as answer:
+                assert answer.status == 403
+        async with http.post(inside.url("/item"), data={"a": filler}) as answer:
+            assert answer.status == 200
+    assert [body for _, _, body in inside.seen] == [b"a=" + filler.encode()]
+
+
 async def test_each_request_is_decided_on_its_own(inside: Inside) -> None:
     """G-49, G-59, G-60, G-77, G-96."""
     await inside.attach(
