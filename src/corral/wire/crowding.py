@@ -11,7 +11,9 @@ MOST_ITEMS = 2_000_000
 """Commas, likewise; the items of a context full of numbers are fewer."""
 
 
-def crowded(text: str | bytes, containers: int = MOST_CONTAINERS, items: int = MOST_ITEMS) -> bool:
+def crowded(
+    text: str | bytes | bytearray, containers: int = MOST_CONTAINERS, items: int = MOST_ITEMS
+) -> bool:
     """Whether a JSON text holds too many values to be parsed, by the signs that values cannot do without."""
     if isinstance(text, str):
         return text.count("{") + text.count("[") > containers or text.count(",") > items

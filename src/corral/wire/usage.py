@@ -23,8 +23,12 @@ MAX_JSON = 64 * 1024 * 1024
 
 _LARGE = 128 * 1024
 """Bytes from which on it is looked whether a text can be parsed without holding up everybody (G-340)."""
-_MOST_NUMBERS = 8_000_000
-"""Commas of an answer: a full batch of embeddings has six million."""
+_PARSED = 2 * 1024 * 1024
+"""Bytes of an answer up to which all of it is parsed. Larger ones are embeddings, hardly anything of which is read."""
+_MAX_PART = 64 * 1024
+_MAX_MADE = 10_000
+_SEARCHED = "web_search_call"
+_DECODER = json.JSONDecoder()
 _MAX_COUNT = 10**12
 _ANYWHERE = (None, "", "global", "not_available")
 """Values of Anthropic's `inference_geo` for a call that was not held to a region."""
@@ -41,6 +45,15 @@ class Api(StrEnum):
     OPENAI_EMBEDDINGS = "openai-embeddings"
     GEMINI = "gemini"
     GEMINI_EMBEDDINGS = "gemini-embeddings"
+
+
+_MESSAGE = ("model", "usage", "service_tier")
+_READ: Mapping[Api, tuple[str, ...]] = {
+    **dict.fromkeys(Api, _MESSAGE),
+    Api.OPENAI_EMBEDDINGS: ("model", "usage"),
+    Api.GEMINI_EMBEDDINGS: ("usageMetadata",),
+}
+"""Fields of a whole answer by which it is metered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ class UsageMeter:
             for event in self._decoder.finish():
                 self._take(event)
         elif self._body:
-            self._take_json(bytes(self._body))
+            self._take_json(self._body)
         return self.reading
 
     def _feed_events(self, decoder: Decoder, data: bytes) -> None:
@@ -135,6 +148,9 @@ class UsageMeter:
 
     def _take_gemini(self, data: str | bytes, size: int) -> None:
         """One answer, or the next piece of one: each holds the counts so far, and the last one's hold (G-195)."""
+        if len(data) > _PARSED:
+            self._add_streamed(size)
+            return
         value = _object(data)
         if value is None:
             return
@@ -162,8 +178,8 @@ class UsageMeter:
     def _add_streamed(self, size: int) -> None:
         self.reading = replace(self.reading, streamed=self.reading.streamed + size, started=True)
 
-    def _take_json(self, body: bytes) -> None:
-        value = _object(body)
+    def _take_json(self, body: bytearray) -> None:
+        value = _object(body) if len(body) <= _PARSED else _parts(body, self.api)
         if value is None:
             self._add_streamed(len(body))
             return
@@ -270,7 +286,7 @@ class UsageMeter:
         """Searches that OpenAI made, which it charges for each and counts nowhere."""
         output = response.get("output")
         if self.api is Api.OPENAI_RESPONSES and isinstance(output, list):
-            made = sum(isinstance(item, dict) and item.get("type") == "web_search_call" for item in output)
+            made = sum(isinstance(item, dict) and item.get("type") == _SEARCHED for item in output)
             counts = replace(self.reading.counts, web_searches=max(self.reading.counts.web_searches, made))
             self.reading = replace(self.reading, counts=counts)
 
@@ -300,8 +316,33 @@ def _texts(value: object) -> int:
     return sum(map(_texts, value)) if isinstance(value, list) else 0
 
 
-def _object(text: str | bytes) -> Mapping[str, Any] | None:
-    if len(text) > _LARGE and crowded(text, items=_MOST_NUMBERS):
+def _parts(body: bytearray, api: Api) -> Mapping[str, Any]:
+    """Of a large answer what is read of it, found where it stands: a quote inside of a text is escaped, so a name in quotes is
+    one. All of it is not parsed, since Python's parser lets nobody else run meanwhile (G-340).
+    """
+    found: dict[str, Any] = {}
+    for name in _READ[api]:
+        at = body.rfind(b'"%s"' % name.encode())
+        if at < 0:
+            continue
+        text = body[at : at + _MAX_PART].decode("utf-8", "replace")
+        try:
+            found[name], _ = _DECODER.raw_decode(text, text.index(":") + 1 + _space(text))
+        except (ValueError, RecursionError):
+            continue
+    if api is Api.OPENAI_RESPONSES:
+        found["output"] = [{"type": _SEARCHED}] * min(body.count(b'"%s"' % _SEARCHED.encode()), _MAX_MADE)
+    return found
+
+
+def _space(text: str) -> int:
+    """White space after the first colon."""
+    rest = text[text.index(":") + 1 :]
+    return len(rest) - len(rest.lstrip())
+
+
+def _object(text: str | bytes | bytearray) -> Mapping[str, Any] | None:
+    if len(text) > _LARGE and crowded(text):
         return None
     try:
         value = json.loads(text)

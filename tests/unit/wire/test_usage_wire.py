@@ -175,6 +175,26 @@ def test_responses_json() -> None:
     assert reading.counts == Counts(input=7, output=4, cache_read=2)
 
 
+def test_of_a_large_answer_only_what_counts_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-198, G-340: wherever in it that stands, and however it is written."""
+    numbers = "0.012345678901," * 400_000
+    usage = '"usage" :\n {"prompt_tokens": 7, "total_tokens": 7}, "model": "m"'
+    parsed: list[object] = []
+    monkeypatch.setattr(json, "loads", parsed.append)
+    for text in (f'{{"data": [{numbers}1], {usage}}}', f'{{{usage}, "data": [{numbers}1]}}'):
+        reading = read(Api.OPENAI_EMBEDDINGS, text.encode(), streamed=False)
+        assert (reading.counts, reading.model, reading.complete) == (Counts(input=7), "m", True)
+    gemini_text = f'{{"embeddings": [{numbers}1], "usageMetadata": {{"promptTokenCount": 9}}}}'
+    assert read(Api.GEMINI_EMBEDDINGS, gemini_text.encode(), streamed=False).counts == Counts(input=9)
+    said = json.dumps({"text": '"usage": {"input_tokens": 1}' * 100_000})
+    calls = '{"type": "web_search_call"}, {"type": "web_search_call"}'
+    text = f'{{"usage": {{"input_tokens": 5, "output_tokens": 6}}, "output": [{calls}, {said}]}}'
+    assert read(Api.OPENAI_RESPONSES, text.encode(), streamed=False).counts == Counts(5, 6, web_searches=2)
+    for noise in (b'{"data": 1' + b" " * 3_000_000, b'"usage"' * 500_000, b'{"usage":' * 400_000):
+        assert not read(Api.OPENAI_CHAT, noise, streamed=False).complete
+    assert parsed == []
+
+
 def test_a_response_without_usage_is_not_complete() -> None:
     """G-202."""
     reading = read(Api.OPENAI_CHAT, b'{"choices":[]}', streamed=False)
