@@ -1,7 +1,7 @@
 """Checkpoints and forks: what is in a sandbox at one moment, for others to start from."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from corral.engine.leaks import LeakCheck
@@ -107,9 +107,11 @@ class Checkpoints:
         name: str | None = None,
         ttl: int | None = None,
         files_only: bool = False,
+        attributes: Mapping[str, str] | None = None,
         progress: Progress = silent,
     ) -> Forked:
-        """`count` sandboxes that are what this one is now, each with a name, a network, a token and limits of its own.
+        """`count` sandboxes that are what this one is now, each with a name, a network, a token and limits of its own, and
+        with `attributes` in place of those of this one if they are given.
 
         Their processes go on where the runtime can save memory, else they have its files. All are made, or none.
         """
@@ -127,25 +129,28 @@ class Checkpoints:
                 captured = await self._sandboxes.capture(sandbox, memory=memory)
             progress(f"{sandbox.spec.name} is captured; starting {count}")
             try:
+                origin = (
+                    sandbox.spec if attributes is None else replace(sandbox.spec, attributes=dict(attributes))
+                )
                 made = await self._spread(
-                    sandbox, captured, await self._names(tenant, name or sandbox.spec.name, count), ttl
+                    origin, captured, await self._names(tenant, name or sandbox.spec.name, count), ttl
                 )
             finally:
                 await self._settle(captured)
             return Forked(made, memory)
 
     async def _spread(
-        self, origin: Sandbox, captured: Captured, names: list[str], ttl: int | None
+        self, origin: SandboxSpec, captured: Captured, names: list[str], ttl: int | None
     ) -> list[Sandbox]:
-        parent = await self._store.template(origin.spec.template)
-        state = machine_state(origin.spec, captured)
+        parent = await self._store.template(origin.template)
+        state = machine_state(origin, captured)
         layers = (*parent.layers, captured.layer)
         made: list[Sandbox] = []
 
         async def one(template: Template, name: str) -> None:
-            made.append(await self._sandboxes.fork(origin.spec, template, name, ttl))
+            made.append(await self._sandboxes.fork(origin, template, name, ttl))
 
-        async with self._templates.hidden(origin.spec.tenant, layers, parent.config, state) as template:
+        async with self._templates.hidden(origin.tenant, layers, parent.config, state) as template:
             try:
                 async with asyncio.TaskGroup() as group:
                     for name in names:
@@ -153,7 +158,7 @@ class Checkpoints:
                 await self._registry.settle_all([sandbox.id for sandbox in made])
             except BaseException as error:
                 for sandbox in made:
-                    await asyncio.shield(self._sandboxes.remove(origin.spec.tenant, sandbox.id))
+                    await asyncio.shield(self._sandboxes.remove(origin.tenant, sandbox.id))
                 if isinstance(error, BaseExceptionGroup):
                     raise error.exceptions[0] from error
                 raise

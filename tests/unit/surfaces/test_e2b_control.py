@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
-from corral.api.e2b import shapes
+from corral.api.e2b import idempotency, shapes
 from corral.api.e2b.app import E2bApi
 from corral.api.e2b.dataplane import DataPlane
 from corral.api.e2b.names import template_id
@@ -22,6 +22,7 @@ from corral.model.ids import TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import MIB, Sandbox
 from corral.model.template import TemplateConfig
+from corral.protocol.e2b.sandboxes import NewSandbox
 
 from .conftest import NOW, TENANT, FakeEngine, template
 
@@ -131,6 +132,28 @@ async def test_running_sandboxes_are_counted_where_they_are_asked_for(
     await _sandbox(engine, "one", "base", "00000000000000aa")
     await _sandbox(engine, "two", "base", "00000000000000aa", State.PAUSED)
     assert (await http.get(f"/v2/sandboxes{query}")).headers.get("x-total-running") == total
+
+
+@pytest.mark.parametrize(
+    ("state", "same"),
+    [
+        (State.RUNNING, True),
+        (State.PAUSED, True),
+        (State.STOPPED, True),
+        (State.REMOVING, False),
+        (State.FAILED, False),
+    ],
+)
+async def test_a_key_that_made_a_sandbox_names_it_until_that_ends(
+    engine: FakeEngine, state: State, same: bool
+) -> None:
+    noted = idempotency.note("key-1", NewSandbox(template_id="base"))
+    made = await _sandbox(engine, "one", "base", "00000000000000aa", state)
+    spec = replace(made.spec, attributes=noted)
+    engine.sandboxes.by_id[made.id] = replace(made, spec=spec)
+    call = cast(Any, SimpleNamespace(engine=engine, tenant=TENANT))
+    found = await idempotency.former(call, noted)
+    assert (found.id if found else None) == (made.id if same else None)
 
 
 @pytest.mark.parametrize(

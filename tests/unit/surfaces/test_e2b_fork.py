@@ -8,8 +8,10 @@ import pytest
 from starlette.requests import Request
 from tests.unit.engine.test_sandboxes import World, world
 
+from corral.api.e2b import shapes
 from corral.api.e2b.app import E2bApi
 from corral.api.e2b.dataplane import DataPlane
+from corral.api.e2b.idempotency import note
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
 from corral.engine.sandboxes import Sandboxes
@@ -18,11 +20,14 @@ from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
 from corral.model.secrets import Secret
 from corral.model.template import Template
 from corral.model.volume import VolumeWish
+from corral.protocol.e2b.sandboxes import NewSandbox
 
 __all__ = ["world"]
 
 
-async def fork(world: World, sandboxes: Sandboxes, ref: str, body: dict[str, Any]) -> httpx2.Response:
+async def fork(
+    world: World, sandboxes: Sandboxes, ref: str, body: dict[str, Any], *, memory: bool = False
+) -> httpx2.Response:
     async def authenticate(_: Request) -> TenantId:
         return DEFAULT_TENANT
 
@@ -35,7 +40,8 @@ async def fork(world: World, sandboxes: Sandboxes, ref: str, body: dict[str, Any
     engine = SimpleNamespace(
         sandboxes=sandboxes,
         sandbox_token=sandbox_token,
-        saves_memory=lambda _: False,
+        saves_memory=lambda _: memory,
+        checkpoints=world.checkpoints,
         processes=SimpleNamespace(list=lambda *_: []),
         checkpoint=checkpoint,
         templates=world.templates,
@@ -69,3 +75,15 @@ async def test_as_many_children_as_may_run_at_all_are_refused(
     assert answer.status_code == status, answer.text
     if status == 201:
         assert all("sandbox" in item for item in answer.json())
+
+
+@pytest.mark.parametrize("memory", [False, True])
+async def test_a_child_is_not_what_the_key_of_its_parents_create_made(world: World, memory: bool) -> None:
+    sandboxes = world.engine()
+    notes = {**note("key-1", NewSandbox(template_id="base")), shapes.ALIAS: "app", shapes.TIMEOUT: "300"}
+    parent = await sandboxes.create(DEFAULT_TENANT, CreateRequest(name="one", attributes=notes))
+    answer = await fork(world, sandboxes, parent.id, {"timeout": 60}, memory=memory)
+    child = sandboxes.get(DEFAULT_TENANT, answer.json()[0]["sandbox"]["sandboxID"])
+    assert child.spec.attributes == {shapes.ALIAS: "app", shapes.TIMEOUT: "60"}
+    assert child.spec.ttl == 60
+    assert sandboxes.get(DEFAULT_TENANT, "one").spec.attributes == notes

@@ -66,7 +66,8 @@ async def former(call: Call, noted: dict[str, str]) -> Sandbox | None:
     if not noted:
         return None
     for sandbox in call.engine.sandboxes.list(call.tenant):
-        if sandbox.spec.attributes.get(_KEY) != noted[_KEY]:
+        ended = sandbox.state in (State.FAILED, State.REMOVING)
+        if ended or sandbox.spec.attributes.get(_KEY) != noted[_KEY]:
             continue
         if sandbox.spec.attributes.get(_BODY) != noted[_BODY]:
             raise Refusal(

@@ -143,7 +143,9 @@ async def fork(call: Call) -> Response:
 
 async def _fork_all(call: Call, sandbox: Sandbox, count: int, ttl: int) -> Response:
     try:
-        forked = await call.engine.checkpoints.fork(call.tenant, sandbox.id, count, ttl=ttl)
+        forked = await call.engine.checkpoints.fork(
+            call.tenant, sandbox.id, count, ttl=ttl, attributes=_noted(sandbox, ttl)
+        )
     except CorralError as error:
         failed = {"error": {"code": response_of(error).status_code, "message": error.message}}
         return JSONResponse([failed] * count, 201)
@@ -168,8 +170,13 @@ def _child_request(sandbox: Sandbox, template: str, timeout: int) -> CreateReque
         secrets=spec.secrets,
         expiry=spec.expiry,
         volumes=tuple(VolumeWish(one.id, one.path, one.read_only) for one in spec.volumes),
-        attributes={**idempotency.without_key(spec.attributes), shapes.TIMEOUT: str(timeout)},
+        attributes=_noted(sandbox, timeout),
     )
+
+
+def _noted(sandbox: Sandbox, timeout: int) -> dict[str, str]:
+    """What is noted in a child: it is not what the key of its parent's create made."""
+    return {**idempotency.without_key(sandbox.spec.attributes), shapes.TIMEOUT: str(timeout)}
 
 
 async def _child(call: Call, request: CreateRequest) -> dict[str, Any]:
