@@ -24,7 +24,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.ports import Entry, EntryKind
 from corral.model.ids import SandboxId
 from corral.model.lifecycle import State
-from corral.model.sandbox import Sandbox
+from corral.model.sandbox import Isolation, Sandbox
 
 PASSWD = (
     "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\nguest:x:7:7::/nonexistent:/bin/sh\n"
@@ -192,15 +192,16 @@ async def test_files_mirror_the_variables_of_what_e2b_made(
     whole = with_files(ready, lambda _: files)
     plain = Sandbox((await engine.sandboxes.create(TENANT, CreateRequest())).spec, State.RUNNING, NOW)
     await whole(plain)
-    paused = replace(noted(plain), state=State.PAUSED)
-    await whole(paused)
+    marked = noted(plain)
+    await whole(replace(marked, state=State.PAUSED))
+    await whole(replace(marked, spec=replace(marked.spec, isolation=Isolation.GVISOR)))
     assert not (root / "run").exists()
     for id in ("1" * 16, "2" * 16):  # it goes on as another one
         sandbox = noted(replace(plain, spec=replace(plain.spec, id=SandboxId(id))))
         await whole(sandbox)
         told = {item.name: item.read_text() for item in (root / "run" / "e2b").iterdir()}
         assert told == {f".{name}": value for name, value in variables_of(sandbox).items()}
-    assert len(opened) == 4
+    assert len(opened) == 5
 
 
 async def test_a_guest_that_is_in_the_way_of_the_files_runs_on(

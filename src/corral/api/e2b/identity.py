@@ -8,7 +8,7 @@ from corral.engine.hooks import Ready
 from corral.engine.ports import GuestFiles
 from corral.errors import CorralError
 from corral.model.lifecycle import State
-from corral.model.sandbox import Sandbox, SandboxSpec
+from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,16 @@ def with_variables(
 
 def with_files(ready: Ready, files_of: Callable[[SandboxSpec], GuestFiles]) -> Ready:
     """`ready`, and then for what a client of E2B made the same variables as files of `DIRECTORY`, for what was not started
-    by Corral. They are memory's, as all of `/run` is: written at each start, and anew where a copy goes on."""
+    by Corral. They are memory's, as all of `/run` is: written at each start.
+
+    Not where a sandbox has a kernel of its own, which hides `/run`: a process inside for each would take longer than all
+    else of a create.
+    """
 
     async def whole(sandbox: Sandbox) -> None:
         await ready(sandbox)
-        if is_of_e2b(sandbox) and sandbox.state is not State.PAUSED:
+        seen = sandbox.spec.isolation is Isolation.CONTAINER and sandbox.state is not State.PAUSED
+        if seen and is_of_e2b(sandbox):
             await _write(files_of(sandbox.spec), sandbox)
 
     return whole
