@@ -3,16 +3,17 @@
 Run in place of `corral.daemon.main`; nothing of it is in the product. A point lies **before** each thing that changes
 something: Python's own audit events (files made, renamed, removed, programs started, signals, ioctls), each system call
 of `corral.host.syscalls`, and the begin and the commit of each transaction. So whatever the daemon did up to a point has
-happened, and nothing after it.
+happened, and nothing after it. One more lies after the start of each program, which then has a daemon no more.
 
 A socket takes orders: `count` starts counting anew, `kill N` does and ends both processes at point N, `gateway N` the gateway
-alone, `read` tells how many there were.
+alone, `read` tells how many there were. Counting begins with the start; POINTS_DEADLY is the point of that at which to end.
 """
 
 import functools
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,9 +23,12 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from corral.daemon import main as daemon
+from corral.engine import disk
 from corral.host import syscalls
 
-SOCKET = "POINTS_SOCKET"
+SOCKET, DEADLY = "POINTS_SOCKET", "POINTS_DEADLY"
+LONG_CHAIN = 3
+"""Layers of a checkpoint from which on they are made fewer here: dozens would take as many seconds."""
 _FILES = {
     *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
     *("os.chown", "os.utime", "os.setxattr", "os.removexattr", "fcntl.ioctl", "fcntl.flock", "os.kill"),
@@ -76,11 +80,23 @@ def _watch_python(points: Points) -> None:
     def hook(name: str, args: tuple[Any, ...]) -> None:
         changes = name in _FILES
         if name == "open" and isinstance(args[2], int):
-            changes = bool(args[2] & _WRITING) and not str(args[0]).startswith("/proc/")
+            named = args[2] & os.O_TMPFILE != os.O_TMPFILE  # one without a name is gone with who made it
+            changes = bool(args[2] & _WRITING) and named and not str(args[0]).startswith("/proc/")
         if changes:
             points.step()
 
     sys.addaudithook(hook)
+
+
+def _watch_programs(points: Points) -> None:
+    start = subprocess.Popen.__init__
+
+    @functools.wraps(start)
+    def stepping(*args: Any, **kwargs: Any) -> None:
+        start(*args, **kwargs)
+        points.step()
+
+    subprocess.Popen.__init__ = stepping  # type: ignore[method-assign]
 
 
 def _watch_syscalls(points: Points) -> None:
@@ -124,7 +140,10 @@ def _take_orders(points: Points, place: str) -> None:
 def main() -> int:
     """The daemon under its points."""
     points = Points()
+    disk.FLATTEN_OVER = LONG_CHAIN
     threading.Thread(target=_take_orders, args=(points, os.environ[SOCKET]), daemon=True).start()
+    points.start(int(os.environ.get(DEADLY, "0")), _kill_all)
+    _watch_programs(points)
     _watch_python(points)
     _watch_syscalls(points)
     _watch_database(points)
