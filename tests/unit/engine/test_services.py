@@ -79,6 +79,7 @@ async def test_a_build_gives_time_to_what_nothing_tells_is_ready(
     parts = SimpleNamespace(
         templates=SimpleNamespace(holding_layers=within, hidden=within, build_base=same, publish=same),
         sandboxes=SimpleNamespace(create=create, remove=nothing),
+        leaks=SimpleNamespace(check_settings=nothing),
     )
     recipe = Recipe((Stage("base", (Line(Start(("serve",))), *ready)),))
     request = BuildRequest("t", recipe, settle=20.0)
