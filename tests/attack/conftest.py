@@ -5,10 +5,7 @@ unless said otherwise.
 """
 
 import json
-import os
 import secrets
-import subprocess
-import sys
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from tests.models import serving
 
 from corral import Client, Sandbox
 from corral.errors import Unsupported
@@ -142,20 +140,15 @@ class Canary:
 @pytest.fixture
 def canary(daemon: "Daemon") -> Iterator[Canary]:
     """A secret given by the CLI; what answers behind it is a scripted model server that knows the real key."""
-    key = make_key()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "CANARY"],
-        env={**os.environ, "CANARY": key}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stdout is not None
-    url = f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}"
-    daemon.cli("secret", "add", "canary", "--provider", "anthropic", "--base-url", url, input=key + "\n")
-    try:
-        yield Canary("canary", key, url)
-    finally:
-        daemon.cli("secret", "rm", "canary", check=False)
-        server.terminate()
-        server.communicate(timeout=10)
+    with serving(make_key()) as model:
+        daemon.cli(
+            *("secret", "add", "canary", "--provider", "anthropic", "--base-url", model.url),
+            input=f"{model.key}\n",
+        )
+        try:
+            yield Canary("canary", model.key, model.url)
+        finally:
+            daemon.cli("secret", "rm", "canary", check=False)
 
 
 class _Echo(BaseHTTPRequestHandler):

@@ -1,18 +1,13 @@
 """A client of a real daemon and a sandbox in it, and what stands outside of it: a model server, a webhook."""
 
-import json
-import os
 import queue
-import secrets
-import subprocess
-import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.conftest import Daemon
+from tests.models import Model, serving
 
 from corral import Client, Sandbox
 
@@ -30,44 +25,19 @@ def box(client: Client) -> Sandbox:
     return Sandbox.create(client=client, name="box")
 
 
-class Model:
-    """A scripted model server in a process of its own."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def wait(self, seconds: float) -> None:
-        """Let calls take so long from now on."""
-        data = json.dumps({"wait": seconds}).encode()
-        urllib.request.urlopen(
-            urllib.request.Request(f"{self.url}/__faults", data, method="PUT"), timeout=10
-        ).close()
-
-    @property
-    def calls(self) -> int:
-        """Calls that have arrived."""
-        with urllib.request.urlopen(f"{self.url}/__stats", timeout=10) as reply:
-            return int(json.load(reply)["good"])
-
-
 @pytest.fixture
 def model(daemon: Daemon) -> Iterator[Model]:
-    key = f"sk-test-{secrets.token_hex(24)}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
-        env={**os.environ, "MODEL_KEY": key}, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    url = f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
-    daemon.cli("secret", "add", "slow", "--provider", "anthropic", "--base-url", url, input=key + "\n")
-    try:
-        yield Model(url)
-    finally:
-        if daemon.process is not None:
-            daemon.cli("secret", "rm", "slow", check=False)
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    """A model server, as the service `slow`."""
+    with serving() as found:
+        daemon.cli(
+            *("secret", "add", "slow", "--provider", "anthropic", "--base-url", found.url),
+            input=f"{found.key}\n",
+        )
+        try:
+            yield found
+        finally:
+            if daemon.process is not None:
+                daemon.cli("secret", "rm", "slow", check=False)
 
 
 @pytest.fixture

@@ -2,19 +2,16 @@
 
 import base64
 import json
-import os
 import secrets
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.conftest import Daemon
+from tests.models import Model, serving
 
 from corral.testing.agent_script import FIX_TESTS_FILES
 
@@ -23,45 +20,10 @@ pytestmark = [pytest.mark.root, pytest.mark.network, pytest.mark.timeout(400)]
 AGENTS = {"claude": "anthropic", "codex": "openai", "opencode": "anthropic", "pi": "anthropic"}
 
 
-@dataclass
-class Model:
-    """A scripted model server in a process of its own."""
-
-    key: str
-    url: str
-
-    def stats(self) -> dict[str, object]:
-        """What it has seen."""
-        with urllib.request.urlopen(f"{self.url}/__stats", timeout=10) as reply:
-            found: dict[str, object] = json.load(reply)
-            return found
-
-    def put(self, what: str, value: object) -> None:
-        """Set its faults or its script."""
-        request = urllib.request.Request(f"{self.url}/__{what}", json.dumps(value).encode(), method="PUT")
-        urllib.request.urlopen(request, timeout=10).close()
-
-
 @pytest.fixture
 def model() -> Iterator[Model]:
-    with _serving(f"sk-test-{secrets.token_hex(24)}") as found:
+    with serving() as found:
         yield found
-
-
-@contextmanager
-def _serving(key: str) -> Iterator[Model]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
-        env={**os.environ, "MODEL_KEY": key},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        yield Model(key, f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture
@@ -174,7 +136,7 @@ def test_an_agent_works_on_a_subscription_whose_login_stays_on_the_host(
     key = f"sk-ant-oat01-{secrets.token_hex(24)}" if agent == "claude" else _jwt(iat=now, exp=now + 86_400)
     for name in ("anthropic", "openai", "codex"):
         daemon.cli("secret", "rm", "-f", name)
-    with _serving(key) as model:
+    with serving(key) as model:
         canaries = _add_login(daemon, agent, tmp_path, model.url, key)
         name = f"login-{agent}"
         daemon.cli(
@@ -200,7 +162,7 @@ def test_an_agent_outlives_both_processes_of_the_daemon(daemon: Daemon, model: M
         model.put("faults", {"delay": 0.05})
         process = client.start_agent(box.id, prompt="make the tests pass")
         deadline = time.monotonic() + 60
-        while model.stats()["good"] < 2:  # type: ignore[operator]
+        while model.stats()["good"] < 2:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     daemon.kill()

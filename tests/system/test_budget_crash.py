@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.conftest import Daemon
-from tests.system.conftest import Model
+from tests.models import Model
 
 from corral import Client, Sandbox
 from corral.daemon.webhook import signature

@@ -4,16 +4,13 @@ What keeps a hostile sandbox in is in tests/attack; here is what an honest agent
 """
 
 import json
-import os
-import secrets
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from tests.conftest import Daemon
+from tests.models import Model, serving
 from tests.traces import wait_for
 
 from corral import Client, Sandbox
@@ -25,35 +22,10 @@ MODEL = "claude-sonnet-4-5"
 MESSAGE = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
 
 
-@dataclass
-class Model:
-    """A scripted model server in a process of its own."""
-
-    process: "subprocess.Popen[bytes]"
-    key: str
-    url: str
-
-    def put(self, what: str, value: object) -> None:
-        """Set its faults or its script."""
-        request = urllib.request.Request(f"{self.url}/__{what}", json.dumps(value).encode(), method="PUT")
-        urllib.request.urlopen(request, timeout=10).close()
-
-
 @pytest.fixture
 def model() -> Iterator[Model]:
-    key = f"sk-ant-test-{secrets.token_hex(24)}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
-        env={**os.environ, "MODEL_KEY": key},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        yield Model(process, key, f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}")
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with serving() as found:
+        yield found
 
 
 @pytest.fixture

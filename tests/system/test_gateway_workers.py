@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import Daemon
-from tests.system.conftest import Model
+from tests.models import Model
 from tests.system.test_budget_crash import CALL, WORST, until_settled
 
 from corral import Client, Sandbox

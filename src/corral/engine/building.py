@@ -358,7 +358,9 @@ class _Run:
         async def make() -> LayerDigest | None:
             packed = await self._parts.archives.pack(self._tenant, layers, sources)
             items = await self._parts.archives.items(self._tenant, packed.id)
-            placed = choose(items, sources, action.exclude, directory=action.directory)
+            placed = await asyncio.to_thread(
+                choose, items, sources, action.exclude, directory=action.directory
+            )
             return await self._place(built, packed.id, placed, _placing(built, action))
 
         await self._layer(built, ("copy", layers, sources, action.exclude, *_described(action)), make)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from tests.conftest import Daemon
 from tests.faults.machine import TINY, build_tiny
-from tests.system.conftest import Model
+from tests.models import Model, serving
 from tests.system.postgres import Server
 from tests.traces import wait_for
 
@@ -89,22 +88,13 @@ def emptied(fleet: Fleet) -> Iterator[None]:
 @pytest.fixture
 def model(fleet: Fleet) -> Iterator[Model]:
     """A model server whose key the first daemon is given."""
-    key = f"sk-test-{secrets.token_hex(24)}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "corral.testing.model_server", "--key-env", "MODEL_KEY"],
-        env={**os.environ, "MODEL_KEY": key}, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    url = f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
-    fleet.one.cli("secret", "add", "anthropic", "--base-url", url, input=key + "\n")
-    try:
-        yield Model(url)
-    finally:
-        if fleet.one.process is not None:
-            fleet.one.cli("secret", "rm", "anthropic", check=False)
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with serving() as found:
+        fleet.one.cli("secret", "add", "anthropic", "--base-url", found.url, input=f"{found.key}\n")
+        try:
+            yield found
+        finally:
+            if fleet.one.process is not None:
+                fleet.one.cli("secret", "rm", "anthropic", check=False)
 
 
 def counts(client: Client, box: str, process: int) -> None:
