@@ -234,3 +234,10 @@ def test_links_between_pages_resolve(page: Path) -> None:
 def test_every_page_is_listed_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in readme] == []
+
+
+def test_what_the_gateway_cannot_do_is_told_beside_what_it_does() -> None:
+    """G-147, G-301, G-347."""
+    text = " ".join((ROOT / "docs" / "egress.md").read_text().split())
+    assert "A host that gets a secret can hand it back in a spelling of its own." in text
+    assert "Databases and SSH have no place where the gateway could put a secret." in text

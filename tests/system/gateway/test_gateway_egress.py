@@ -240,7 +240,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def test_names_that_are_allowed_have_stand_in_addresses(world: World) -> None:
-    """G-280, G-282 to G-284, G-287, G-289."""
+    """G-69, G-280, G-282 to G-284, G-287, G-289."""
     stand_ins = ipaddress.ip_network("198.18.0.0/15")
     first, second = await world.address("allowed.test"), await world.address("ALLOWED.test")
     assert first == second
@@ -248,7 +248,7 @@ async def test_names_that_are_allowed_have_stand_in_addresses(world: World) -> N
     wild = await world.address("sub.wild.test")
     assert ipaddress.ip_address(wild) in stand_ins
     assert wild != first
-    assert await world.address("localhost") == "127.0.0.1"
+    assert await world.address("localhost") == await world.address("any.localhost") == "127.0.0.1"
     assert await world.address("gateway.corral") == "10.200.0.1"
     for server in ("8.8.8.8", "10.200.0.1"):
         answer = await world.ask("allowed.test", server=server)
@@ -386,13 +386,63 @@ async def test_tls_without_a_name_or_to_the_gateway_is_refused(world: World) -> 
 
 
 async def test_only_addresses_that_pass_are_dialled(world: World) -> None:
-    """G-67: one of the name's two addresses is loopback."""
+    """G-67, G-73: one of the name's two addresses is loopback."""
     await world.outside.serve(80, answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), tls=False)
     found = await world.http(
         await world.address("mixed.test"), b"GET / HTTP/1.1\r\nHost: mixed.test\r\nConnection: close\r\n\r\n"
     )
     assert found.endswith(b"\r\n\r\nok")
     assert (await world.bed.audit("address", "denied")).reason == "a loopback address"
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "told"),
+    [
+        ("loop.test", b"127.0.0.1", b"a loopback address"),
+        ("meta.test", b"169.254", b"a metadata service"),
+        ("closed.test", b"10.214", b"a private or special address"),
+    ],
+)
+async def test_a_refusal_tells_the_kind_of_an_address_and_not_the_address(
+    world: World, name: str, address: bytes, told: bytes
+) -> None:
+    """G-68, G-160: a sandbox does not learn what stands in the host's own name service."""
+    request = b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % name.encode()
+    found = await world.http(await world.address(name), request)
+    assert found.startswith(b"HTTP/1.1 403 ")
+    assert told in found
+    assert address not in found
+
+
+async def test_nothing_is_followed(world: World) -> None:
+    """G-58, G-113: a redirect goes to the client, and what is to be loaded ahead is loaded by nobody here."""
+    seen: list[bytes] = []
+    answer = (
+        b"HTTP/1.1 103 Early Hints\r\nLink: </ahead>; rel=preload\r\n\r\n"
+        b"HTTP/1.1 302 Found\r\nLocation: http://other.test/x\r\nLink: </ahead>; rel=preload\r\nContent-Length: 0\r\n\r\n"
+    )
+    await world.outside.serve(80, answer_with(answer, seen), tls=False)
+    request = b"GET / HTTP/1.1\r\nHost: allowed.test\r\nAuthorization: Bearer x\r\nConnection: close\r\n\r\n"
+    found = await world.http(await world.address("allowed.test"), request)
+    assert b"HTTP/1.1 302 " in found
+    assert b"\r\nLocation: http://other.test/x\r\n" in found
+    await world.bed.audit("http", "allowed")
+    assert [head.split(b"\r\n")[:2] for head in seen] == [[b"GET / HTTP/1.1", b"Host: allowed.test"]]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"DELETE", b"OPTIONS"])
+async def test_a_body_goes_with_any_method(world: World, method: bytes) -> None:
+    """G-83."""
+    seen: list[bytes] = []
+    await world.outside.serve(
+        80, answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", seen), tls=False
+    )
+    request = (
+        b"%s / HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody" % method
+    )
+    assert (await world.http(await world.address("allowed.test"), request)).endswith(b"ok")
+    assert seen[0].startswith(method)
+    assert seen[0].endswith(b"\r\n\r\nbody")
 
 
 def answer_with(
@@ -467,7 +517,12 @@ async def test_a_request_that_goes_on_is_on_record_before_it_is_over(world: Worl
 
 
 @pytest.mark.parametrize(
-    "text", [b"GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET /a b HTTP/1.1\r\n\r\n"]
+    "text",
+    [
+        b"GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: allowed.test\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    ],
 )
 async def test_a_request_that_is_refused_for_its_form_is_on_record(world: World, text: bytes) -> None:
     """G-322."""

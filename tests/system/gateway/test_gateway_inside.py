@@ -440,6 +440,54 @@ async def test_echoes_are_taken_out(inside: Inside, coding: str) -> None:
     assert (await inside.bed.audit("redaction", "redacted")).secret == NAME
 
 
+async def test_a_secret_is_not_fetched_in_pieces(inside: Inside) -> None:
+    """G-142: a host that gets a secret is asked for whole answers; others are asked as the client asks."""
+    ranges = {"Range": "bytes=0-3", "If-Range": '"x"'}
+    await inside.attach(HostRule(HOST, (inside.server,), ("GET",), private=True))
+    async with inside.client() as http:
+        await done(http.get(inside.url("/"), headers=ranges))
+        assert fields_of(inside, "range") == ["bytes=0-3"]
+        stand = await inside.bind(Binding((HOST,), (inside.server,)))
+        await done(http.get(inside.url("/"), headers={**ranges, "Authorization": f"Bearer {stand}"}))
+        assert fields_of(inside, "range") + fields_of(inside, "if-range") == []
+
+
+async def test_a_secret_follows_no_redirect(inside: Inside) -> None:
+    """G-26, G-58: the client is told where to, and goes there without it."""
+    stand = await inside.bind(Binding((HOST,), (inside.server,)))
+
+    async def redirect(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": f"https://{HOST}:{inside.server}/next"})
+
+    inside.handler = redirect
+    async with inside.client() as http:
+        call = http.post(inside.url("/"), headers={"X-Api-Key": stand}, data=b"x", allow_redirects=False)
+        async with call as answer:
+            assert (answer.status, answer.headers["Location"]) == (307, inside.url("/next"))
+    assert [line for line, _, _ in inside.seen] == ["POST /"]
+
+
+async def test_a_server_that_is_not_trusted_is_told_of_inside_of_tls(inside: Inside, tmp_path: Path) -> None:
+    """G-56, G-136: nothing goes to it, and the client learns why in an answer of the gateway's own."""
+    (tmp_path / "other").mkdir()
+    context, _ = make_certificate(tmp_path / "other", [HOST])
+    reached: list[bytes] = []
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(await reader.read(1))
+        writer.close()
+
+    async with await asyncio.start_server(server, "127.0.0.1", 0, ssl=context) as other:
+        inside.server = other.sockets[0].getsockname()[1]
+        await inside.attach(HostRule(HOST, (inside.server,), ("GET",), private=True))
+        async with inside.client() as http, http.get(inside.url()) as answer:
+            told = await answer.json()
+            assert (answer.status, told["rule"]) == (502, "cannot-be-read")
+            assert f"certificate of {HOST} is not accepted" in told["reason"]
+            assert answer.headers["X-Corral-Decision"].startswith("denied")
+    assert not any(reached)
+
+
 async def test_what_cannot_be_read_is_not_passed_on(inside: Inside) -> None:
     """G-140, G-143."""
     await inside.bind(Binding((HOST,), (inside.server,)))

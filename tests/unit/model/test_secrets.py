@@ -39,6 +39,7 @@ def test_surrounding_white_space_is_dropped() -> None:
     "value", ["", "short", "has\nnewline-inside", "nul\0inside-value", "x" * 65537, "ünïcode-secret"]
 )
 def test_what_no_header_could_carry_is_refused(value: str) -> None:
+    """G-39, G-146: nor what is so short that ordinary text holds it."""
     with pytest.raises(InvalidInput) as caught:
         Secret.checked(value)
     assert value not in caught.value.message or not value

@@ -414,6 +414,18 @@ async def write_audit(store: SqlStore, count: int = 5) -> None:
 tamper = where.change
 
 
+async def test_a_clock_that_is_set_back_reorders_no_records(tmp_path: Path) -> None:
+    """G-331."""
+    times = iter([NOW, NOW - timedelta(days=1), NOW + timedelta(days=1)])
+    store = await SqlStore.open(where.url_of(tmp_path), tmp_path / "key", now=lambda: next(times))
+    for number in range(3):
+        await store.audit(DEFAULT_TENANT, None, "exec", {"n": str(number)})
+    entries = await store.audit_entries(DEFAULT_TENANT)
+    assert [(entry.sequence, entry.detail["n"]) for entry in entries] == [(1, "0"), (2, "1"), (3, "2")]
+    assert (await store.verify_audit()).fault == ""
+    await store.close()
+
+
 async def test_who_had_it_done_is_on_record(store: SqlStore) -> None:
     """G-322."""
     await store.audit(DEFAULT_TENANT, None, "secret.put", {"name": "a"})
