@@ -161,7 +161,7 @@ def test_one_does_there_what_it_does_on_sqlite(fleet: Fleet, model: Model) -> No
             assert {item.name: item.state for item in client.list_sandboxes()} == dict.fromkeys(
                 ("box", "box-1", "box-2", "copy"), State.RUNNING
             )
-            assert [pool.ready for pool in client.list_pools()] == [1]
+            wait_for(lambda: [pool.ready for pool in client.list_pools()] == [1], "the pool lost its spare")
             counts(client, "box", counter)
             assert client.exec_command("box", CALL, timeout=60).stdout == "200\n"
             assert audited(client) == ""
