@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Daemon
+from tests.faults import machine
 from tests.faults.machine import bound_of
 from tests.system.test_image_archives import image
 from tests.traces import settled, traces, wait_for
@@ -24,16 +25,8 @@ MIB = 1024 * 1024
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 GiB, of which this host's disk only holds what is written."""
-    image, data = tmp_path / "image", tmp_path / "data"
-    data.mkdir()
-    with image.open("wb") as file:
-        file.truncate(2048 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, data], check=True)
-    try:
+    with machine.disk(tmp_path, 2048 * MIB) as data:
         yield data
-    finally:
-        subprocess.run(["umount", data], check=True)
 
 
 def _fill(disk: Path, leave: int) -> Path:
