@@ -140,3 +140,17 @@ def _removed(group: Path) -> bool:
     with suppress(FileNotFoundError, OSError):
         group.rmdir()
     return not group.exists()
+
+
+COUNTER = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
+
+
+def counts(client: Client, box: str, process: int) -> None:
+    """A process that runs `COUNTER` has left nothing out, and goes on."""
+    text = b""
+    for piece in client.follow_output(box, process):
+        text += piece.data
+        if text.count(b"\n") > 20:
+            break
+    lines = text.decode().rpartition("\n")[0].split("\n")
+    assert lines == [str(number) for number in range(len(lines))]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import TINY, Machine, build_tiny, machine
+from tests.faults.machine import COUNTER, TINY, Machine, build_tiny, counts, machine
 from tests.schemas import go_back, revisions
 from tests.traces import wait_for
 
@@ -17,7 +17,6 @@ from corral.model.lifecycle import State
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 BOX, OTHER = "box", "other"
-COUNTER = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +46,13 @@ def boxes(host: Machine) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("revision", [revisions()[0], revisions()[-2]])
 def test_a_newer_daemon_takes_up_what_runs(host: Machine, boxes: tuple[int, int], revision: str) -> None:
     """With the oldest schema, and with the last one before this version's."""
-    _counts(host, boxes[0])
+    with host.daemon.client() as client:
+        counts(client, BOX, boxes[0])
     host.daemon.stop()
     go_back(host.daemon.data / "corral.db", revision)
     host.daemon.start()
-    _counts(host, boxes[0])
     with host.daemon.client() as client:
+        counts(client, BOX, boxes[0])
         assert {sandbox.name: sandbox.state for sandbox in client.list_sandboxes()} == {
             BOX: State.RUNNING,
             OTHER: State.RUNNING,
@@ -83,18 +83,6 @@ def test_a_process_number_that_another_has_by_now_is_not_the_sandbox(
                     client.start_sandbox(BOX)
         finally:
             stranger.kill()
-
-
-def _counts(host: Machine, process: int) -> None:
-    """It has left nothing out, and goes on."""
-    with host.daemon.client() as client:
-        text = b""
-        for piece in client.follow_output(BOX, process):
-            text += piece.data
-            if text.count(b"\n") > 20:
-                break
-    lines = text.decode().rpartition("\n")[0].split("\n")
-    assert lines == [str(number) for number in range(len(lines))]
 
 
 def _end(pid: int) -> None:

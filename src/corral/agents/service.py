@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 from corral.agents.logins import login_file, without_keys
@@ -21,6 +21,7 @@ from corral.engine.processes import Processes, StartRequest
 from corral.engine.recovery import BUILD
 from corral.engine.sandboxes import Sandboxes
 from corral.engine.shell import Shell
+from corral.engine.tars import once
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, HostError, InvalidInput
 from corral.model.ids import LayerDigest, TenantId
@@ -121,7 +122,7 @@ class AgentService:
             return
         files = self._driver.files(spec)
         for file in preset.home_files(connection, workdir=spec.workdir):
-            await files.write(file.path, _once(file.content.encode()), spec.user, file.mode)
+            await files.write(file.path, once(file.content.encode()), spec.user, file.mode)
         await self._write_login(sandbox, connection.form)
 
     async def _write_login(self, sandbox: Sandbox, form: SecretForm) -> None:
@@ -130,7 +131,7 @@ class AgentService:
         file = login_file(sandbox.spec.agent or "", form, token.reveal())
         if file is not None:
             files = self._driver.files(sandbox.spec)
-            await files.write(file.path, _once(file.content.encode()), sandbox.spec.user, file.mode)
+            await files.write(file.path, once(file.content.encode()), sandbox.spec.user, file.mode)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -264,7 +265,3 @@ async def _install_step(shell: Shell, argv: tuple[str, ...], registry: str) -> N
 
 def _shortened(command: str, most: int = 100) -> str:
     return command if len(command) <= most else command[: most - 1] + "…"
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data

@@ -269,7 +269,7 @@ class Secrets:
                 ]
             ready = [found for task in asked if (found := task.result()) is not None]
             await self._gateway.set_secrets(ready)
-            self._published = {(one.tenant, one.name): one for one in kept}
+            self._published = _by_key(kept)
             self._prices = await self._store.prices()
             await self._gateway.set_prices(self._prices)
 
@@ -307,7 +307,7 @@ class Secrets:
                 log.error("secrets could not be kept fresh: %s", error)
 
     async def _refresh(self) -> None:
-        held = {(one.tenant, one.name): one for one in (await self._store.open_secrets()).whole}
+        held = _by_key((await self._store.open_secrets()).whole)
         known = self._published
         changed = [key for key in held.keys() | known.keys() if held.get(key) != known.get(key)]
         sourced = any(secret.form in self._sources for secret in held.values())
@@ -344,6 +344,10 @@ class Prices:
     async def list(self) -> list[ModelPrice]:
         """All operator's prices."""
         return await self._store.prices()
+
+
+def _by_key(secrets: Iterable[OpenedSecret]) -> dict[_Key, OpenedSecret]:
+    return {(one.tenant, one.name): one for one in secrets}
 
 
 def _default_url(provider: Provider, form: SecretForm) -> str:

@@ -40,10 +40,8 @@ class LayerStore:
         self._steps = LayerIndex(data_dir / "index" / "steps")
         self._scratch = data_dir / "scratch"
         self._exports = data_dir / "exports"
-        for folder in (
-            self._exports,
-            self._scratch,
-        ):  # what a crash left: downloads, and logins of registries
+        # What a crash left: downloads, and logins of registries.
+        for folder in (self._exports, self._scratch):
             shutil.rmtree(folder, ignore_errors=True)
         for index in (self._index, self._steps):
             index.tidy()

@@ -5,27 +5,67 @@ provider. What refers to something that the provider keeps: it is not in the req
 charged for without a bound that a request could be held to, or without a word in the answer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from corral.errors import Forbidden
 from corral.wire.fields import plainly_spelled
 
-_OTHER_MODELS = frozenset(
-    {
-        "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "model_list", "router_settings_override",
-        "user_config", "compound_custom", "providerOptions", "preset",
-    }
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Fields that are refused for one reason."""
+
+    names: frozenset[str]
+    why: str
+    hint: str
+
+    def refusal(self, name: str) -> Forbidden:
+        return Forbidden(f"`{name}` {self.why}", self.hint)
+
+
+_OTHER_MODELS = _Kind(  # of Anthropic, LiteLLM, Groq, Vercel and OpenRouter
+    frozenset(
+        {
+            "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "model_list", "router_settings_override",
+            "user_config", "compound_custom", "providerOptions", "preset",
+        }
+    ),
+    "lets another model run than the one that was checked and priced, so it is not allowed here",
+    "leave it out, and name the other model in a call of its own",
 )  # fmt: skip
-"""Of Anthropic, LiteLLM, Groq, Vercel and OpenRouter."""
-_KEPT = frozenset({"previous_response_id", "conversation", "thread", "prompt_id"})
-_UNSAID = frozenset(
-    {"mcp_servers", "search_parameters", "search_settings", "enable_search", "data_sources", "billing_policy"}
+_KEPT = _Kind(
+    frozenset({"previous_response_id", "conversation", "thread", "prompt_id"}),
+    "refers to what the provider keeps, which is not allowed here",
+    "send the conversation itself",
 )
-_BOUNDLESS = frozenset({"compaction", "multi_agent"})
-_UNREAD = frozenset({"extra_body"})
-"""Fields that some servers take out of it and put beside the others."""
-TOP_LEVEL = _OTHER_MODELS | _KEPT | _UNSAID | _BOUNDLESS | _UNREAD
+_UNSAID = _Kind(
+    frozenset(
+        {
+            "mcp_servers",
+            "search_parameters",
+            "search_settings",
+            "enable_search",
+            "data_sources",
+            "billing_policy",
+        }
+    ),
+    "is not allowed here: what it costs is not in the answer",
+    "leave it out, and do in the sandbox what it does",
+)
+_BOUNDLESS = _Kind(
+    frozenset({"compaction", "multi_agent"}),
+    "is not allowed here: what it uses has no bound",
+    "do in calls of their own what it does",
+)
+_UNREAD = _Kind(  # some servers take fields out of it and put them beside the others
+    frozenset({"extra_body"}),
+    "holds fields that are not read here",
+    "send its fields beside the others, or leave it out",
+)
+_KINDS = (_OTHER_MODELS, _KEPT, _UNSAID, _BOUNDLESS, _UNREAD)
+TOP_LEVEL = frozenset().union(*(kind.names for kind in _KINDS))
 """Fields of a whole request that are refused whatever they say."""
 
 _CLEARING = "clear_"
@@ -37,22 +77,22 @@ _NOTHING: tuple[object, ...] = (None, False, [], {})
 
 def refuse_unmetered(request: Mapping[str, Any]) -> None:
     """Raises Forbidden for a request with such a field, InvalidInput for one that can be read in two ways."""
-    for names, refusal in _REFUSALS:
-        for name in names:
+    for kind in _KINDS:
+        for name in kind.names:
             if request.get(name) not in _NOTHING:
-                raise refusal(name)
+                raise kind.refusal(name)
     if request.get("background"):
         raise Forbidden("background responses cannot be metered", "leave `background` out")
     if request.get("store") is True:
         raise Forbidden("stored responses are not allowed here", "set `store` to false")
     if isinstance(request.get("prompt"), Mapping):
-        raise _kept("prompt")
+        raise _KEPT.refusal("prompt")
     _refuse_media(request)
     _refuse_edits(request.get("context_management"))
     _refuse_mode(request.get("reasoning"))
     moderation = request.get("moderation")
     if isinstance(moderation, Mapping) and not str(moderation.get("model")).startswith(_MODERATION):
-        raise _other_model("moderation")
+        raise _OTHER_MODELS.refusal("moderation")
 
 
 def _refuse_media(request: Mapping[str, Any]) -> None:
@@ -86,48 +126,6 @@ def _refuse_mode(reasoning: object) -> None:
             f"the mode {str(reasoning['mode'])[:64]!r} of `reasoning` is not allowed here: what it uses has no bound",
             "leave `mode` out, and name the model that shall run",
         )
-
-
-def _other_model(name: str) -> Forbidden:
-    return Forbidden(
-        f"`{name}` lets another model run than the one that was checked and priced, so it is not allowed here",
-        "leave it out, and name the other model in a call of its own",
-    )
-
-
-def _kept(name: str) -> Forbidden:
-    return Forbidden(
-        f"`{name}` refers to what the provider keeps, which is not allowed here",
-        "send the conversation itself",
-    )
-
-
-def _unsaid(name: str) -> Forbidden:
-    return Forbidden(
-        f"`{name}` is not allowed here: what it costs is not in the answer",
-        "leave it out, and do in the sandbox what it does",
-    )
-
-
-def _boundless(name: str) -> Forbidden:
-    return Forbidden(
-        f"`{name}` is not allowed here: what it uses has no bound", "do in calls of their own what it does"
-    )
-
-
-def _unread(name: str) -> Forbidden:
-    return Forbidden(
-        f"`{name}` holds fields that are not read here", "send its fields beside the others, or leave it out"
-    )
-
-
-_REFUSALS: tuple[tuple[frozenset[str], Callable[[str], Forbidden]], ...] = (
-    (_OTHER_MODELS, _other_model),
-    (_KEPT, _kept),
-    (_UNSAID, _unsaid),
-    (_BOUNDLESS, _boundless),
-    (_UNREAD, _unread),
-)
 
 
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:

@@ -327,18 +327,12 @@ def _parts(body: bytearray, api: Api) -> Mapping[str, Any]:
             continue
         text = body[at : at + _MAX_PART].decode("utf-8", "replace")
         try:
-            found[name], _ = _DECODER.raw_decode(text, text.index(":") + 1 + _space(text))
+            found[name], _ = _DECODER.raw_decode(text.partition(":")[2].lstrip())
         except (ValueError, RecursionError):
             continue
     if api is Api.OPENAI_RESPONSES:
         found["output"] = [{"type": _SEARCHED}] * min(body.count(b'"%s"' % _SEARCHED.encode()), _MAX_MADE)
     return found
-
-
-def _space(text: str) -> int:
-    """White space after the first colon."""
-    rest = text[text.index(":") + 1 :]
-    return len(rest) - len(rest.lstrip())
 
 
 def _object(text: str | bytes | bytearray) -> Mapping[str, Any] | None:

@@ -7,10 +7,11 @@ name and renamed when it is complete, so what is at its final place is whole.
 
 import contextlib
 import secrets as randomness
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from corral.engine.tars import once
 from corral.errors import CorralError, UpstreamFailed
 from corral.model.ids import check_guest_path, check_name
 from corral.work import guest
@@ -117,7 +118,7 @@ async def _send_objects(
     timeout: float,  # noqa: ASYNC109
 ) -> None:
     if state.shallow:
-        await guest.run(shell, guest.SHALLOW, temporary, stdin=_once(await state.shallow_file()))
+        await guest.run(shell, guest.SHALLOW, temporary, stdin=once(await state.shallow_file()))
     wanted = "".join(f"{tip}\n" for tip in dict.fromkeys((state.head, *tips))).encode()
     pack = _Pack(state, wanted, timeout)
     try:
@@ -164,11 +165,7 @@ async def _send_refs(state: RepoState, refs: dict[bytes, str], shell: GuestShell
         for ref, tip in refs.items()
     ]
     if commands:
-        await guest.run(shell, guest.REFS, temporary, stdin=_once(b"".join(commands)))
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
+        await guest.run(shell, guest.REFS, temporary, stdin=once(b"".join(commands)))
 
 
 def _identity(state: RepoState, name: str) -> tuple[str, str]:

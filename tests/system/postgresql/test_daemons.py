@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.conftest import Daemon
-from tests.faults.machine import TINY, build_tiny
+from tests.faults.machine import COUNTER, TINY, build_tiny, counts
 from tests.models import Model, serving
 from tests.system.postgres import Server
 from tests.traces import wait_for
@@ -22,7 +22,6 @@ from corral.model.lifecycle import State
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
-COUNTER = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
 REQUEST = json.dumps(
     {
         "model": "claude-sonnet-4-5",
@@ -95,17 +94,6 @@ def model(fleet: Fleet) -> Iterator[Model]:
         finally:
             if fleet.one.process is not None:
                 fleet.one.cli("secret", "rm", "anthropic", check=False)
-
-
-def counts(client: Client, box: str, process: int) -> None:
-    """It has left nothing out, and goes on."""
-    text = b""
-    for piece in client.follow_output(box, process):
-        text += piece.data
-        if text.count(b"\n") > 20:
-            break
-    lines = text.decode().rpartition("\n")[0].split("\n")
-    assert lines == [str(number) for number in range(len(lines))]
 
 
 def first_processes(daemon: Daemon, but: str) -> list[int]:

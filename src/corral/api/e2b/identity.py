@@ -1,11 +1,12 @@
 """What tells programs in a sandbox that they are in one, in which, and of what: variables, and files beside them."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from corral.api.e2b.shapes import is_of_e2b, template_of
 from corral.engine.hooks import Ready
 from corral.engine.ports import GuestFiles
+from corral.engine.tars import once
 from corral.errors import CorralError
 from corral.model.lifecycle import State
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
@@ -59,10 +60,6 @@ def with_files(ready: Ready, files_of: Callable[[SandboxSpec], GuestFiles]) -> R
 async def _write(files: GuestFiles, sandbox: Sandbox) -> None:
     try:
         for name, value in variables_of(sandbox).items():
-            await files.write(f"{DIRECTORY}/.{name}", _once(value), _ROOT, 0o644)
+            await files.write(f"{DIRECTORY}/.{name}", once(value.encode()), _ROOT, 0o644)
     except CorralError as error:  # the guest's root may have done anything there, and runs on without
         log.info("sandbox %s has no files of E2B's: %s", sandbox.spec.name, error)
-
-
-async def _once(text: str) -> AsyncIterator[bytes]:
-    yield text.encode()
