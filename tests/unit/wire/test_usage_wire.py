@@ -195,6 +195,16 @@ def test_of_a_large_answer_only_what_counts_is_parsed(monkeypatch: pytest.Monkey
     assert parsed == []
 
 
+def test_a_large_piece_of_geminis_is_text_that_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-202, G-340."""
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is parsed"))
+    text = f'{{"candidates": [{{"content": {{"parts": [{{"text": "{"x" * 3_000_000}"}}]}}}}]}}'.encode()
+    for data, streamed in ((text, False), (b"data: " + text + b"\n\n", True)):
+        reading = read(Api.GEMINI, data, streamed=streamed)
+        assert reading.streamed >= 3_000_000
+        assert not reading.complete
+
+
 def test_a_response_without_usage_is_not_complete() -> None:
     """G-202."""
     reading = read(Api.OPENAI_CHAT, b'{"choices":[]}', streamed=False)
