@@ -15,7 +15,7 @@ from corral.model.sandbox import Isolation
 from corral.sdk.settings import settings
 
 FLEET = 100
-_REST_SECONDS = 10.0
+REST_SECONDS = 10.0
 
 
 def rows(stand: Stand) -> Iterator[Row]:
@@ -84,7 +84,7 @@ def _burst(bare: list[float], dressed: list[float], ours: list[float]) -> Row:
 def _at_rest(stand: Stand) -> Iterator[Row]:
     pids = {"engine": stand.engine_pid, "gateway": stand.gateway_pid}
     used = sum(map(cpu_seconds, pids.values()))
-    time.sleep(_REST_SECONDS)
+    time.sleep(REST_SECONDS)
     used = sum(map(cpu_seconds, pids.values())) - used
     yield Row(
         f"daemon's memory with {FLEET} sandboxes",
@@ -101,7 +101,7 @@ def _at_rest(stand: Stand) -> Iterator[Row]:
     )
     yield Row(
         f"daemon's CPU with {FLEET} idle sandboxes",
-        Figure.single(f"engine + gateway, of {_REST_SECONDS:.0f} s", "s", used),
+        Figure.single(f"engine + gateway, of {REST_SECONDS:.0f} s", "s", used),
         remark="seconds of CPU, in steps of 10 ms.",
     )
 

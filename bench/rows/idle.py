@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.clock import MIB, meminfo, pss
+from bench.clock import MIB, cpu_seconds, meminfo, pss, repeat, rss
 from bench.figures import Figure, Row
-from bench.rows.fleet import create_many
+from bench.rows.fleet import FLEET, REST_SECONDS, create_many
 from bench.stand import Stand
 from corral.model.sandbox import Isolation
 
@@ -40,12 +40,39 @@ def rows(stand: Stand) -> Iterator[Row]:
     yield _idle("idle sandbox, container", runc, bare, budget=3)
     if stand.runsc:
         yield _idle("idle sandbox, gVisor", _of_corral(stand, Isolation.GVISOR, stand.n(30, 10)), bare)
+    yield from _crowd(stand, stand.n(1000, 200))
 
 
 def _of_corral(stand: Stand, isolation: Isolation, n: int) -> _Memory:
     memory = _measure(stand, n, lambda: create_many(stand, isolation, n), lambda: _processes(stand))
     stand.remove_all()
     return memory
+
+
+def _crowd(stand: Stand, n: int) -> Iterator[Row]:
+    """So many at once that most machines' users will never have more."""
+
+    def make() -> None:
+        for _ in range(n // FLEET):
+            create_many(stand, Isolation.CONTAINER, FLEET)
+
+    memory = _measure(stand, n, make, lambda: _processes(stand))
+    yield _idle(f"idle sandbox, container, {n:,} at once", memory, budget=2)
+    pids = (stand.engine_pid, stand.gateway_pid)
+    used = sum(map(cpu_seconds, pids))
+    time.sleep(REST_SECONDS)
+    yield Row(
+        f"daemon's CPU with {n:,} idle sandboxes",
+        Figure.single(f"engine + gateway, of {REST_SECONDS:.0f} s", "s", sum(map(cpu_seconds, pids)) - used),
+        parts=(Figure.single("engine + gateway, RSS", "MiB", sum(map(rss, pids)) / MIB),),
+        remark="seconds of CPU, in steps of 10 ms.",
+    )
+    yield Row(
+        f"list of {n:,} sandboxes, by API",
+        Figure.of("Corral SDK", "ms", repeat(stand.n(20, 5), stand.client.list_sandboxes)),
+        budget=50,
+    )
+    stand.remove_all()
 
 
 def _measure(stand: Stand, n: int, make: Callable[[], object], pids: Callable[[], list[int]]) -> _Memory:
@@ -70,11 +97,14 @@ def _processes(stand: Stand) -> list[int]:
     return [int(pid) for group in groups for pid in group.read_text().split()]
 
 
-def _idle(title: str, ours: _Memory, bare: _Memory, budget: float | None = None) -> Row:
+def _idle(title: str, ours: _Memory, bare: _Memory | None = None, budget: float | None = None) -> Row:
+    yardsticks = (
+        [] if bare is None else [Figure.single("bare runc, host memory each", "MiB", bare.all, bare.n)]
+    )
     return Row(
         title,
         Figure.single("host memory each", "MiB", ours.all, ours.n),
-        (Figure.single("bare runc, host memory each", "MiB", bare.all, bare.n),),
+        tuple(yardsticks),
         parts=(
             Figure.single("of it: kernel", "MiB", ours.kernel, ours.n),
             Figure.single("of it: its processes", "MiB", ours.processes, ours.n),
