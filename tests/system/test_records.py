@@ -62,3 +62,14 @@ def test_a_sandbox_that_does_not_answer_can_be_removed_all_the_same(
     box.exec("rm -rf .git && sudo rm -f /usr/bin/git", timeout=60)
     box.kill()
     assert client.receipt("stuck").work is None
+
+
+def test_settings_of_the_host_are_on_record(daemon: Daemon, client: Client) -> None:
+    """G-322; a webhook's path may be a credential."""
+    daemon.cli("config", "set", "checkpoints.keep", "7")
+    daemon.cli("config", "set", "approvals.webhook", "https://hooks.example.com/a-credential")
+    daemon.cli("config", "set", "approvals.webhook", "")
+    told = [entry.detail for entry in client.read_audit() if entry.kind == "config.set"]
+    assert {"actor": "this host", "key": "checkpoints.keep", "value": "7"} in told
+    hooks = [detail["value"] for detail in told if detail["key"] == "approvals.webhook"]
+    assert hooks[-2:] == ["hooks.example.com", "None"]

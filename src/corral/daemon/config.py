@@ -449,6 +449,11 @@ class ConfigFile:
         values = {key: getattr(self.value, field) for key, (field, _) in _SETTINGS.items()}
         return {key: _SHOWN[key](value) if key in _SHOWN else value for key, value in values.items()}
 
+    def told(self, key: str) -> dict[str, str]:
+        """A setting as the audit log is told of it: the path of a webhook's address may be a credential."""
+        value = urlsplit(self.value.webhook).hostname if key == "approvals.webhook" else self.get()[key]
+        return {"key": key, "value": str(value)[:1000]}
+
     def set(self, key: str, value: Any) -> None:
         """Check and store one setting. Raises InvalidInput for an unknown key or a bad value."""
         changed = self._with(self.value, key, value)

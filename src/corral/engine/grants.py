@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from corral.engine.granted import told
 from corral.engine.plan import checked_expiry
 from corral.engine.ports import Clock, Gateway, Store
 from corral.engine.registry import Registry
@@ -151,15 +152,4 @@ class Grants:
         if sandbox is not None:
             with contextlib.suppress(Conflict):
                 await self._refresh(sandbox)
-        await self._store.audit(grant.tenant, grant.sandbox, kind, _detail(grant))
-
-
-def _detail(grant: Grant) -> dict[str, str]:
-    detail = {"secrets": ",".join(grant.secrets), "models": ",".join(grant.models.allow)}
-    if grant.models.aliases:
-        detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in grant.models.aliases)
-    if grant.expires_at is not None:
-        detail["expires_at"] = grant.expires_at.isoformat(timespec="seconds")
-    if grant.revoked_at is not None:
-        detail["revoked"] = "true"
-    return detail
+        await self._store.audit(grant.tenant, grant.sandbox, kind, told(grant))

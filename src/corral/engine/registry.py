@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from corral.engine.events import Events
+from corral.engine.granted import given
 from corral.engine.ports import Clock, Store
 from corral.errors import Conflict, NotFound
 from corral.model.egress import EgressPolicy
@@ -122,14 +123,14 @@ class Registry:
 
     async def add(self, sandbox: Sandbox, grant: Grant) -> None:
         """Record a new sandbox. Raises Conflict if its name is taken."""
-        await self._store.add_sandbox(sandbox, grant)
+        await self._store.add_sandbox(sandbox, grant, given(sandbox.spec, grant))
         self._remember(sandbox)
         self._publish(sandbox)
 
     async def claim(self, sandbox: Sandbox, grant: Grant) -> None:
         """Make a spare what `sandbox` says, with another grant. Raises Conflict, and changes nothing, if its name is taken."""
         former = self._sandboxes[sandbox.id]
-        await self._store.claim_sandbox(sandbox, grant)
+        await self._store.claim_sandbox(sandbox, grant, given(sandbox.spec, grant))
         self._names.pop((former.spec.tenant, former.spec.name), None)
         self._remember(sandbox)
         self._events.publish(sandbox)

@@ -1,6 +1,7 @@
 """The store of `corral.engine.ports`, on a SQL database."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -43,6 +44,11 @@ from corral.store.keys import Keys, create_key, load_key
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _by_actor(record: AuditItem) -> AuditItem:
+    who = actor()
+    return replace(record, detail={"actor": who, **record.detail}) if who else record
 
 
 class SqlStore:
@@ -104,17 +110,35 @@ class SqlStore:
             return known
         return await self._database.run_durable(sandboxes.tenant, tenant, self._uid_start)
 
-    async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
-        """Insert. Raises Conflict, naming the holder, if the name is taken; NotFound without its template."""
-        await self._database.run(sandboxes.add, sandbox, grant)
+    async def add_sandbox(self, sandbox: Sandbox, grant: Grant, record: AuditItem | None = None) -> None:
+        """Insert, and add a record to the audit log. Raises Conflict, naming the holder, if the name is taken; NotFound
+        without its template.
+        """
+        await self._database.run(self._on_record, sandboxes.add, sandbox, grant, record and _by_actor(record))
 
     async def is_free_name(self, tenant: TenantId, name: str) -> bool:
         """Whether no sandbox of the tenant has that name, on whatever host."""
         return await self._database.run(sandboxes.is_free, tenant, name)
 
-    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
-        """Make a spare of a warm pool this sandbox. Raises Conflict if the name is taken, NotFound."""
-        await self._database.run(sandboxes.claim, sandbox, grant)
+    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant, record: AuditItem | None = None) -> None:
+        """Make a spare of a warm pool this sandbox, and add a record to the audit log. Raises Conflict if the name is taken,
+        NotFound.
+        """
+        await self._database.run(
+            self._on_record, sandboxes.claim, sandbox, grant, record and _by_actor(record)
+        )
+
+    def _on_record(
+        self,
+        db: Connection,
+        change: Callable[[Connection, Sandbox, Grant], None],
+        sandbox: Sandbox,
+        grant: Grant,
+        record: AuditItem | None,
+    ) -> None:
+        change(db, sandbox, grant)
+        if record is not None:
+            audit.append_all(db, self._keys, self._now(), [record])
 
     async def put_pool(self, pool: Pool) -> None:
         """Add a warm pool, or replace the tenant's one of the same template and isolation."""
@@ -352,8 +376,7 @@ class SqlStore:
         """Append a record to the hash-chained audit log; on return it survives a power cut. `detail` holds
         no secret. It is told who had it done, where that is known.
         """
-        told = {"actor": who, **detail} if (who := actor()) else detail
-        await self.audit_all([AuditItem(tenant, sandbox, kind, told)])
+        await self.audit_all([_by_actor(AuditItem(tenant, sandbox, kind, detail))])
 
     async def audit_all(self, items: Sequence[AuditItem]) -> None:
         """Append records, in order and at once; on return they survive a power cut."""

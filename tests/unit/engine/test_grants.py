@@ -137,3 +137,20 @@ async def test_the_hosts_of_secrets_open_and_close_with_the_grant(world: World) 
     revoked, _ = await granted.grants.revoke(DEFAULT_TENANT, "box", ["openai"])
     assert revoked.spec.secrets == ()
     assert granted.reopened == [box.id, box.id]
+
+
+async def test_what_a_new_sandbox_is_given_is_on_record(world: World) -> None:
+    """G-322: who may use what, from its first moment on; what has nothing is not worth a record."""
+    granted = Granted(world)
+    box = await granted.make()
+    opened = CreateRequest(name="open", allow=("GET pypi.example/simple/**", "db.internal:5432"))
+    await granted.engine.create(DEFAULT_TENANT, opened)
+    await granted.engine.create(DEFAULT_TENANT, CreateRequest(name="closed"))
+    records = [
+        each for each in await world.store.audit_entries(DEFAULT_TENANT) if each.kind == "grant.create"
+    ]
+    secrets, hosts = records
+    assert (secrets.sandbox, secrets.detail["secrets"]) == (box.id, "anthropic,openai")
+    assert secrets.detail["expires_at"]
+    assert hosts.detail["allow"] == "GET pypi.example/simple/** db.internal:5432"
+    assert (await world.store.verify_audit()).fault == ""

@@ -273,3 +273,13 @@ async def test_what_makes_no_sense_is_refused(warm: Warm) -> None:
     with pytest.raises(NotFound):
         await warm.pools.set(DEFAULT_TENANT, "none", 1)
     assert await warm.world.store.pools() == []
+
+
+async def test_a_grant_is_on_record_once_a_spare_is_somebodys(world: World) -> None:
+    warm = await Warm.over(world)
+    await warm.pools.set(DEFAULT_TENANT, "base", 1)
+    await warm.look()
+    assert await world.store.audit_entries(DEFAULT_TENANT) == []
+    box = await warm.create("mine", wanted=CreateRequest(allow=("example.com",)))
+    (record,) = await world.store.audit_entries(DEFAULT_TENANT)
+    assert (record.kind, record.sandbox, record.detail["allow"]) == ("grant.create", box.id, "example.com")

@@ -35,15 +35,15 @@ class Store(Protocol):
     async def tenant(self, tenant: TenantId) -> Tenant:
         """The tenant, made with a free range on first use."""
 
-    async def add_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
-        """Insert. Raises Conflict, naming the holder, if the name is taken."""
+    async def add_sandbox(self, sandbox: Sandbox, grant: Grant, record: AuditItem | None = None) -> None:
+        """Insert, and add a record to the audit log. Raises Conflict, naming the holder, if the name is taken."""
 
     async def is_free_name(self, tenant: TenantId, name: str) -> bool:
         """Whether no sandbox of the tenant has that name, those of other hosts on the same database included."""
 
-    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant) -> None:
+    async def claim_sandbox(self, sandbox: Sandbox, grant: Grant, record: AuditItem | None = None) -> None:
         """Make a spare of a warm pool this sandbox: all of its row but id and template changes, and its grant is replaced.
-        Raises Conflict if the name is taken."""
+        Adds a record to the audit log. Raises Conflict if the name is taken."""
 
     async def put_pool(self, pool: Pool) -> None:
         """Add a warm pool, or replace the tenant's one of the same template and isolation."""

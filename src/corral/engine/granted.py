@@ -1,0 +1,38 @@
+"""Grants, as the audit log is told of them: names, never values."""
+
+from corral.model.audit import AuditItem
+from corral.model.git import RepoGrant
+from corral.model.grants import Grant
+from corral.model.sandbox import SandboxSpec
+from corral.policy.rules import rule_text
+
+MOST = 2_000
+"""Characters of a list that are told; what a record leaves out, the sandbox's own pages show."""
+
+
+def told(grant: Grant) -> dict[str, str]:
+    """What a token may be used for."""
+    detail = {"secrets": ",".join(grant.secrets), "models": ",".join(grant.models.allow)}
+    if grant.models.aliases:
+        detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in grant.models.aliases)
+    if grant.expires_at is not None:
+        detail["expires_at"] = grant.expires_at.isoformat(timespec="seconds")
+    if grant.revoked_at is not None:
+        detail["revoked"] = "true"
+    return detail
+
+
+def given(spec: SandboxSpec, grant: Grant) -> AuditItem | None:
+    """What a new sandbox may use and reach; None where that is nothing, or where it is nobody's yet."""
+    lists = {
+        "allow": [rule_text(rule) for rule in spec.egress.allowing],
+        "repos": [_repo(repo) for repo in spec.repos],
+    }
+    if spec.spare or not (grant.secrets or any(lists.values())):
+        return None
+    detail = {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
+    return AuditItem(spec.tenant, spec.id, "grant.create", {**told(grant), **detail})
+
+
+def _repo(repo: RepoGrant) -> str:
+    return f"{repo.name}:{repo.access.value}"
