@@ -145,8 +145,10 @@ class Forwarder:
                 )
                 async with sent as upstream:
                     used = ready.used | shown(call.bound)
-                    with self._outbound.sent(head, call, upstream.status, used, partial(moved, request)):
-                        return await self._relay(request, upstream, call)
+                    talk = websocket.Talk()
+                    count = partial(moved, request, talk)
+                    with self._outbound.sent(head, call, upstream.status, used, count):
+                        return await self._relay(request, upstream, call, talk)
         except TooManyBytesError:
             raise too_many_bytes(allowed) from None
         except StopError:
@@ -181,7 +183,7 @@ class Forwarder:
                 raise StopError(found)
 
     async def _relay(
-        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, call: Call
+        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, call: Call, talk: websocket.Talk
     ) -> web.StreamResponse:
         bad = framing.check_response(upstream.raw_headers)
         if bad is not None:
@@ -190,7 +192,7 @@ class Forwarder:
         fields = [(name, value) for name, value in _fields(upstream) if name.lower() != "alt-svc"]
         forms = call.forms
         if upstream.status == 101:
-            return await self._talk(request, upstream, call, fields)
+            return await self._talk(request, upstream, call, fields, talk)
         if forms is None:
             response = Relayed(upstream, CIMultiDict(fields))
             await response.prepare(request)
@@ -204,6 +206,7 @@ class Forwarder:
         upstream: aiohttp.ClientResponse,
         call: Call,
         fields: list[tuple[str, str]],
+        talk: websocket.Talk,
     ) -> web.StreamResponse:
         """Pass a WebSocket on until it ends."""
         if not call.upgrade:
@@ -211,7 +214,7 @@ class Forwarder:
                 bad_request(call.allowed, "the server changes the protocol unasked", "it cannot be used"), 502
             )
         try:
-            redactor = await websocket.relay(request, upstream, fields, call.forms, call.guard)
+            redactor = await websocket.relay(request, upstream, fields, call.forms, call.guard, talk)
         except InvalidInput as error:
             raise StopError(bad_request(call.allowed, error.message, error.hint), 502) from None
         if redactor is not None:
@@ -309,9 +312,10 @@ async def pump(source: AsyncIterator[bytes], response: web.StreamResponse, reque
     await response.write_eof()
 
 
-def moved(request: web.BaseRequest) -> Moved:
-    """What a request and its answer have moved."""
-    return Moved(request.content.total_bytes, request.writer.output_size)
+def moved(request: web.BaseRequest, talk: websocket.Talk | None = None) -> Moved:
+    """What a request and its answer have moved, and what a WebSocket did after them."""
+    said, told = (talk.said, talk.told) if talk is not None else (0, 0)
+    return Moved(request.content.total_bytes + said, request.writer.output_size + told)
 
 
 def cut(request: web.BaseRequest) -> None:

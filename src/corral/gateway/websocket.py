@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import aiohttp
@@ -49,6 +50,14 @@ def offer(headers: "Any", *, inspected: bool) -> None:
         headers.popall("Sec-WebSocket-Extensions", None)
 
 
+@dataclass(slots=True)
+class Talk:
+    """Bytes that a WebSocket has moved after its handshake, which aiohttp does not count: from the sandbox and to it."""
+
+    said: int = 0
+    told: int = 0
+
+
 class _Toward:
     """One direction: what aiohttp's connections give their bytes to once they are no longer HTTP."""
 
@@ -57,11 +66,13 @@ class _Toward:
         source: asyncio.Transport,
         target: asyncio.Transport,
         change: Callable[[bytes], bytes],
+        count: Callable[[int, int], None],
         ended: asyncio.Event,
     ) -> None:
         self._source = source
         self._target = target
         self._change = change
+        self._count = count
         self._ended = ended
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
@@ -71,6 +82,7 @@ class _Toward:
         except (InvalidInput, LeakError):  # a leak is kept by the guard that found it
             self._ended.set()
             return True, b""
+        self._count(len(data), len(out))
         if out and not self._target.is_closing():
             self._target.write(out)
             if self._target.get_write_buffer_size() > BUFFER:
@@ -97,10 +109,11 @@ async def relay(
     fields: list[tuple[str, str]],
     forms: Forms | None,
     guard: Guard | None,
+    talk: Talk,
 ) -> Redactor | None:
-    """Answer an accepted handshake, and pass frames both ways until one side ends. `fields` are the answer's; what took out
-    secrets, if there were any to look for. What `guard` looks for is not passed on, and ends it. Raises InvalidInput for an
-    answer that was not offered.
+    """Answer an accepted handshake, and pass frames both ways until one side ends, counted in `talk`. `fields` are the
+    answer's; what took out secrets, if there were any to look for. What `guard` looks for is not passed on, and ends it.
+    Raises InvalidInput for an answer that was not offered.
     """
     connection, client = upstream.connection, request.transport
     if connection is None or connection.transport is None or connection.protocol is None or client is None:
@@ -118,11 +131,21 @@ async def relay(
     lines += [f"{name}: {redactor.text(value) if redactor else value}" for name, value in fields]
     client.write(("\r\n".join(lines) + "\r\n\r\n").encode())
     connection.protocol.read_timeout = None
+
+    def count_said(came: int, _: int) -> None:
+        talk.said += came
+
+    def count_told(_: int, went: int) -> None:
+        talk.told += went
+
     try:
         # Both take any parser; they are declared for aiohttp's own.
-        cast(Any, request.protocol).set_parser(_Toward(client, server, said.feed if said else bytes, ended))
+        cast(Any, request.protocol).set_parser(
+            _Toward(client, server, said.feed if said else bytes, count_said, ended)
+        )
         cast(Any, connection.protocol).set_parser(
-            _Toward(server, client, shown.feed if redactor or said else bytes, ended), _NoPayload()
+            _Toward(server, client, shown.feed if redactor or said else bytes, count_told, ended),
+            _NoPayload(),
         )
         await ended.wait()
         if guard is not None and guard.leaked is not None and shown.between:

@@ -866,7 +866,9 @@ async def test_a_websockets_control_frames_hold_no_secret(inside: Inside) -> Non
 
 @pytest.mark.parametrize("bound", [False, True])
 async def test_websockets_pass(inside: Inside, *, bound: bool) -> None:
-    """G-103 to G-105: the handshake gets its secret; frames pass both ways; the server's text holds none."""
+    """G-103 to G-105, G-322: the handshake gets its secret; frames pass both ways and are counted; the server's text holds
+    none.
+    """
     stand = ""
     if bound:
         places = (Place.HEADER, Place.WEBSOCKET)
@@ -906,6 +908,8 @@ async def test_websockets_pass(inside: Inside, *, bound: bool) -> None:
             await ws.send_str("end")
             assert await ws.receive_str(timeout=30) == "end"
         assert ws.close_code == 1000
+    ended = await inside.bed.audit("https", "ended")
+    assert min(ended.bytes_sent, ended.bytes_received) > 70_000 + len(big)
     if bound:
         assert dict(inside.seen[0][1])["Authorization"] == f"Bearer {SECRET}"
         assert not fields_of(inside, "Sec-WebSocket-Extensions")
