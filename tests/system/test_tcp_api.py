@@ -1,6 +1,7 @@
 """The API over TCP: nobody without a key, nobody to another tenant's things, nobody to this host's files."""
 
 import json
+import re
 import socket
 import sqlite3
 from collections.abc import Iterator
@@ -194,6 +195,17 @@ def test_what_binds_all_is_the_operators(remote: Remote) -> None:
         ):
             with pytest.raises(Forbidden):
                 attempt()
+
+
+def test_the_key_that_acted_is_on_record(remote: Remote, daemon: Daemon) -> None:
+    """G-322."""
+    with remote.client(remote.key) as far:
+        far.set_tenant_budget(1000_000_000)
+    entries = [json.loads(line) for line in daemon.cli("audit", "--json").stdout.splitlines()]
+    daemon.cli("budget", "set", "--tenant", "none")
+    acted = [entry["detail"]["actor"] for entry in entries if entry["kind"] == "budget.set"]
+    assert [re.sub(r"\([0-9a-f]{12}\)", "(ID)", who) for who in acted] == ["tenant default, key test (ID)"]
+    assert not any(remote.key in json.dumps(entry) for entry in entries)
 
 
 def test_keys_are_kept_as_hashes_only(remote: Remote, daemon: Daemon) -> None:

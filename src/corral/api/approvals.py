@@ -68,5 +68,6 @@ async def get_webhook_key(caller: CallerDep) -> protocol.WebhookKey:
 
 def _by(caller: Caller, said: str) -> str:
     """Who answers: what the client says of itself, and how it came."""
-    way = "the unix socket" if caller.local else f"a key of tenant {caller.tenant}"
+    key = caller.identity.key
+    way = "the unix socket" if key is None else f"key {key.id} of tenant {caller.tenant}"
     return f"{said}, by {way}" if said else way

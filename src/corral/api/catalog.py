@@ -99,7 +99,7 @@ async def make_checkpoint(caller: CallerDep, body: protocol.Checkpoint) -> proto
     """A template of a sandbox as it is now: its files, and with `memory` its running processes. It is refused where it
     would hold a secret of the tenant's, or made without that (`redact`)."""
     made = await caller.engine.checkpoint(
-        caller.tenant, body.sandbox, body.name, memory=body.memory, redact=body.redact, by=caller.who
+        caller.tenant, body.sandbox, body.name, memory=body.memory, redact=body.redact, by=caller.identity.who
     )
     return shapes.template_info(made)
 

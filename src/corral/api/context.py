@@ -13,27 +13,28 @@ from corral.engine.acting import act_for
 from corral.engine.engine import Engine
 from corral.errors import Forbidden, InvalidInput
 from corral.model.ids import DEFAULT_TENANT, ProcessId, TenantId, check_guest_path
+from corral.model.secrets import Identity
 from corral.policy.addresses import Network, parse_networks
 from corral.protocol.base import MAX_REF
 from corral.protocol.processes import MAX_PROCESS_ID
 
-Authenticate = Callable[[Request], Awaitable[TenantId]]
-"""The tenant of a request, or Unauthenticated."""
+Authenticate = Callable[[Request], Awaitable[Identity]]
+"""Whose request it is, or Unauthenticated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated request's tenant, and the engine that serves it. `local`: it came over the unix socket, so its
+    """An authenticated request's sender, and the engine that serves it. `local`: it came over the unix socket, so its
     sender may read and write this host's files anyway."""
 
-    tenant: TenantId
+    identity: Identity
     engine: Engine
     local: bool
 
     @property
-    def who(self) -> str:
-        """How it is written down who made something."""
-        return "this host" if self.local else f"tenant {self.tenant}"
+    def tenant(self) -> TenantId:
+        """Whose things it may use."""
+        return self.identity.tenant
 
     def check_host_path(self, what: str, hint: str) -> None:
         """Raise Forbidden unless the caller may name files of this host. The daemon reads and writes them as root."""
@@ -53,9 +54,9 @@ def opened_networks(engine: Engine) -> tuple[Network, ...]:
 
 async def _caller(request: Request) -> Caller:
     authenticate: Authenticate = request.app.state.authenticate
-    tenant = await authenticate(request)
-    caller = Caller(tenant, request.app.state.engine, over_unix_socket(request.scope))
-    act_for(caller.who)
+    identity = await authenticate(request)
+    caller = Caller(identity, request.app.state.engine, over_unix_socket(request.scope))
+    act_for(identity.who)
     return caller
 
 

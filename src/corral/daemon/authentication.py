@@ -7,25 +7,26 @@ from starlette.requests import Request
 from corral.api.guard import over_unix_socket
 from corral.engine.ports import Store
 from corral.errors import Unauthenticated
-from corral.model.ids import DEFAULT_TENANT, TenantId
+from corral.model.ids import DEFAULT_TENANT
+from corral.model.secrets import Identity
 
 MAX_KEY = 256
 
 
-def authenticator(store: Store) -> Callable[[Request], Awaitable[TenantId]]:
-    """A function that names a request's tenant. Over the unix socket, which only root can open, that is
+def authenticator(store: Store) -> Callable[[Request], Awaitable[Identity]]:
+    """A function that names a request's sender. Over the unix socket, which only root can open, that is
     the default tenant; over TCP a valid API key is required, whatever the request says of itself."""
 
-    async def authenticate(request: Request) -> TenantId:
+    async def authenticate(request: Request) -> Identity:
         if over_unix_socket(request.scope):
-            return DEFAULT_TENANT
+            return Identity(DEFAULT_TENANT)
         key = _key(request)
         if not 0 < len(key) <= MAX_KEY:
             raise Unauthenticated("this API needs a key")
-        tenant = await store.tenant_of_key(key)
-        if tenant is None:
+        identity = await store.identity_of_key(key)
+        if identity is None:
             raise Unauthenticated("the API key is not valid", "make one on the host: `corral key create`")
-        return tenant
+        return identity
 
     return authenticate
 

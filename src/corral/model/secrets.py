@@ -97,6 +97,21 @@ class ApiKeyInfo:
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose request it is, and the API key that shows it; none over this host's own socket."""
+
+    tenant: TenantId
+    key: ApiKeyInfo | None = None
+
+    @property
+    def who(self) -> str:
+        """How it is written down who had something done."""
+        if self.key is None:
+            return "this host"
+        return f"tenant {self.tenant}, key {self.key.label} ({self.key.id})"
+
+
 class SecretForm(StrEnum):
     """What the vault holds of a secret.
 

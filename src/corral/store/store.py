@@ -20,7 +20,7 @@ from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
 from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
-from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Identity, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.model.volume import Volume
@@ -366,9 +366,9 @@ class SqlStore:
         """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
         return await self._database.run_durable(vault.revoke_api_key, tenant, ref)
 
-    async def tenant_of_key(self, key: str) -> TenantId | None:
+    async def identity_of_key(self, key: str) -> Identity | None:
         """Whose key it is; None for a wrong one."""
-        return await self._database.run(vault.tenant_of_key, self._keys.api_key_hash(key))
+        return await self._database.run(vault.identity_of_key, self._keys.api_key_hash(key))
 
     async def audit(
         self, tenant: TenantId, sandbox: SandboxId | None, kind: str, detail: dict[str, str]

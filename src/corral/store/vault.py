@@ -10,7 +10,7 @@ from corral.engine.ports import BrokenSecret, OpenedSecret, OpenedSecrets
 from corral.errors import Conflict, HostError, NotFound
 from corral.model.binding import Binding
 from corral.model.ids import TenantId
-from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Identity, Provider, Secret, SecretForm, SecretInfo
 from corral.store import schema
 from corral.store.codec import decode
 from corral.store.keys import Keys
@@ -133,7 +133,7 @@ def add_api_key(db: Connection, keys: Keys, tenant: TenantId, label: str, now: d
 def api_keys(db: Connection, tenant: TenantId) -> list[ApiKeyInfo]:
     """A tenant's, oldest first."""
     query = select(_api_keys).where(_api_keys.c.tenant == tenant).order_by(_api_keys.c.created_at)
-    return [ApiKeyInfo(row.key_hash[:KEY_ID], row.label, row.created_at) for row in db.execute(query)]
+    return [_key_info(row) for row in db.execute(query)]
 
 
 def revoke_api_key(db: Connection, tenant: TenantId, ref: str) -> ApiKeyInfo:
@@ -150,12 +150,16 @@ def revoke_api_key(db: Connection, tenant: TenantId, ref: str) -> ApiKeyInfo:
     return found[0]
 
 
-def tenant_of_key(db: Connection, key_hash: str) -> TenantId | None:
-    """Whose API key has this hash.
+def identity_of_key(db: Connection, key_hash: str) -> Identity | None:
+    """Whose API key has this hash, and which one it is.
 
     The hash is keyed: how long the index takes to find its neighbours tells a caller nothing about any key.
     """
     row = db.execute(_FIND_KEY, {"hash": key_hash}).first()
     if row is None or not hmac.compare_digest(row.key_hash, key_hash):
         return None
-    return TenantId(row.tenant)
+    return Identity(TenantId(row.tenant), _key_info(row))
+
+
+def _key_info(row: Row[Any]) -> ApiKeyInfo:
+    return ApiKeyInfo(row.key_hash[:KEY_ID], row.label, row.created_at)

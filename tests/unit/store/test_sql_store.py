@@ -13,7 +13,9 @@ import pytest
 from sqlalchemy import create_engine
 from tests.unit.store import where
 
+from corral.daemon.clock import SystemClock
 from corral.engine.acting import act_for
+from corral.engine.keys import ApiKeys
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.budget import Outcome, Reservation, Settlement
@@ -22,7 +24,7 @@ from corral.model.grants import Alias, Grant, ModelRules, TenantModels
 from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec
-from corral.model.secrets import Provider, Secret
+from corral.model.secrets import Identity, Provider, Secret
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, Usage, UsageTotal
 from corral.store import schema
@@ -328,9 +330,9 @@ async def test_tokens_are_stable_distinct_and_belong_to_the_installation(
 
 async def test_api_keys(store: SqlStore) -> None:
     key = await store.add_api_key(OTHER, "laptop", NOW)
-    assert await store.tenant_of_key(key.reveal()) == OTHER
+    assert await store.identity_of_key(key.reveal()) == Identity(OTHER, (await store.api_keys(OTHER))[0])
     for wrong in (key.reveal()[:-1], "", "crl_\udc80", key.reveal() + "x"):
-        assert await store.tenant_of_key(wrong) is None
+        assert await store.identity_of_key(wrong) is None
 
 
 def all_bytes(directory: Path) -> bytes:
@@ -348,7 +350,7 @@ async def test_no_secret_reaches_a_file_or_a_log(tmp_path: Path, caplog: pytest.
     await store.open_secrets()
     token = await store.derive_token(GrantId("g1"))
     key = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
-    await store.tenant_of_key(key.reveal())
+    await store.identity_of_key(key.reveal())
     held = all_bytes(tmp_path)
     await store.close()
     held += all_bytes(tmp_path)
@@ -434,6 +436,27 @@ async def test_who_had_it_done_is_on_record(store: SqlStore) -> None:
     details = [entry.detail for entry in await store.audit_entries(DEFAULT_TENANT)]
     assert details == [{"name": "a"}, {"name": "b", "actor": "this host"}]
     assert (await store.verify_audit()).fault == ""
+
+
+async def test_an_api_key_is_on_record_from_its_making_on(store: SqlStore) -> None:
+    """G-322: what it did, too, by its id and label and never by itself."""
+    keys = ApiKeys(store, SystemClock())
+    key = await keys.create(OTHER, "ci")
+    identity = await store.identity_of_key(key.reveal())
+    assert identity is not None
+    assert identity.key is not None
+    act_for(identity.who)
+    await store.audit(OTHER, None, "budget.set", {"cap": "5"})
+    await keys.revoke(OTHER, "ci")
+    entries = await store.audit_entries(OTHER)
+    who = f"tenant {OTHER}, key ci ({identity.key.id})"
+    named = {"label": "ci", "id": identity.key.id}
+    assert [(entry.kind, entry.detail) for entry in entries] == [
+        ("key.create", named),
+        ("budget.set", {"cap": "5", "actor": who}),
+        ("key.revoke", {**named, "actor": who}),
+    ]
+    assert key.reveal() not in repr(entries)
 
 
 async def test_an_untouched_audit_log_verifies(store: SqlStore) -> None:
@@ -644,8 +667,10 @@ async def test_a_revoked_api_key_is_nobodys(store: SqlStore) -> None:
         with pytest.raises(NotFound):
             await store.revoke_api_key(DEFAULT_TENANT, ref)
     await store.revoke_api_key(DEFAULT_TENANT, listed[0].id)
-    assert await store.tenant_of_key(one.reveal()) is None
-    assert await store.tenant_of_key(two.reveal()) == DEFAULT_TENANT
+    assert await store.identity_of_key(one.reveal()) is None
+    assert await store.identity_of_key(two.reveal()) == Identity(DEFAULT_TENANT, listed[1])
     await store.revoke_api_key(DEFAULT_TENANT, "laptop")
-    assert await store.tenant_of_key(two.reveal()) is None
-    assert await store.tenant_of_key(other.reveal()) == TenantId("acme")
+    assert await store.identity_of_key(two.reveal()) is None
+    assert (await store.identity_of_key(other.reveal()) or Identity(DEFAULT_TENANT)).tenant == TenantId(
+        "acme"
+    )

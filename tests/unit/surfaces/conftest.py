@@ -37,7 +37,7 @@ from corral.model.lifecycle import Event, State, advance
 from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.receipt import ChangedFile, DeniedSum, MadeCommit, Past, Pushed, Receipt, Work
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
-from corral.model.secrets import ApiKeyInfo, Provider, Secret, SecretForm, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Identity, Provider, Secret, SecretForm, SecretInfo
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, UsageTotal
 from corral.sdk.client import AsyncClient, Client
@@ -797,12 +797,12 @@ def engine() -> FakeEngine:
     )
 
 
-async def _authenticate(request: Request) -> TenantId:
+async def _authenticate(request: Request) -> Identity:
     if request.headers.get("authorization", "") == "Bearer wrong":
         raise Unauthenticated("the API key is not valid")
     if request.headers.get("authorization", "") == "Bearer of-acme":
-        return TenantId("acme")
-    return TENANT
+        return Identity(TenantId("acme"), ApiKeyInfo("0a1b2c3d", "ci", NOW))
+    return Identity(TENANT)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from corral.model.build import BuildLine, BuildRequest, BuildStatus
 from corral.model.ids import TemplateId, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import MIB, Sandbox
+from corral.model.secrets import Identity
 from corral.model.template import TemplateConfig
 from corral.protocol.e2b.sandboxes import NewSandbox
 
@@ -65,8 +66,8 @@ def builds(engine: FakeEngine) -> _Builds:
 
 @pytest.fixture
 async def http(engine: FakeEngine, builds: _Builds) -> AsyncIterator[httpx2.AsyncClient]:
-    async def authenticate(_: Request) -> TenantId:
-        return TENANT
+    async def authenticate(_: Request) -> Identity:
+        return Identity(TENANT)
 
     app = E2bApi(cast(Any, None), cast(Engine, engine), authenticate, cast(DataPlane, None), "sandboxes.test")
     transport = httpx2.ASGITransport(app=app)

@@ -17,7 +17,7 @@ from corral.engine.plan import CreateRequest
 from corral.engine.sandboxes import Sandboxes
 from corral.model.capacity import Rules
 from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
-from corral.model.secrets import Secret
+from corral.model.secrets import Identity, Secret
 from corral.model.template import Template
 from corral.model.volume import VolumeWish
 from corral.protocol.e2b.sandboxes import NewSandbox
@@ -28,8 +28,8 @@ __all__ = ["world"]
 async def fork(
     world: World, sandboxes: Sandboxes, ref: str, body: dict[str, Any], *, memory: bool = False
 ) -> httpx2.Response:
-    async def authenticate(_: Request) -> TenantId:
-        return DEFAULT_TENANT
+    async def authenticate(_: Request) -> Identity:
+        return Identity(DEFAULT_TENANT)
 
     async def sandbox_token(_: SandboxId) -> Secret:
         return Secret("the-sandbox's-own")

@@ -17,10 +17,10 @@ from corral.api.e2b.wake import awake
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
 from corral.engine.sandboxes import Sandboxes
-from corral.model.ids import DEFAULT_TENANT, SandboxId, TenantId
+from corral.model.ids import DEFAULT_TENANT, SandboxId
 from corral.model.lifecycle import Event, State
 from corral.model.sandbox import Expiry, Sandbox
-from corral.model.secrets import Secret
+from corral.model.secrets import Identity, Secret
 from corral.policy.idle import idle_reason
 
 __all__ = ["world"]
@@ -73,8 +73,8 @@ async def ask(
 async def post(sandboxes: Sandboxes, path: str, body: dict[str, Any]) -> httpx2.Response:
     """A request of the control plane."""
 
-    async def authenticate(_: Request) -> TenantId:
-        return DEFAULT_TENANT
+    async def authenticate(_: Request) -> Identity:
+        return Identity(DEFAULT_TENANT)
 
     app = E2bApi(cast(Any, None), engine_of(sandboxes), authenticate, cast(DataPlane, None), None)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client:

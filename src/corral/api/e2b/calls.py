@@ -83,14 +83,14 @@ def route(
     async def endpoint(request: Request) -> Response:
         try:
             try:
-                tenant = await authenticate(request)
+                identity = await authenticate(request)
             except Unauthenticated as error:
                 raise Refusal(401, f"{error.message}: {error.hint}") from None
-            act_for(f"tenant {tenant}")
+            act_for(identity.who)
             handler = handlers.get(request.method, handlers.get("*"))
             if handler is None:
                 raise Refusal(405, f"this path does not know the method {request.method[:20]}")
-            return await handler(Call(request, engine, tenant, domain))
+            return await handler(Call(request, engine, identity.tenant, domain))
         except Exception as error:  # noqa: BLE001  the boundary: told to the client and logged
             return response_of(error)
 

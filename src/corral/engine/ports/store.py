@@ -15,7 +15,7 @@ from corral.model.pool import Pool
 from corral.model.receipt import Past, Work
 from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
-from corral.model.secrets import ApiKeyInfo, Secret, SecretInfo
+from corral.model.secrets import ApiKeyInfo, Identity, Secret, SecretInfo
 from corral.model.template import Template
 from corral.model.usage import UsageTotal
 from corral.model.volume import Volume
@@ -214,7 +214,7 @@ class Store(Protocol):
     async def revoke_api_key(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
         """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
 
-    async def tenant_of_key(self, key: str) -> TenantId | None:
+    async def identity_of_key(self, key: str) -> Identity | None:
         """Whose key it is, compared in constant time; None for a wrong one."""
 
     async def audit(
