@@ -271,6 +271,20 @@ def loopback_listeners() -> list[Listener]:
     return [*found, Listener(ListenerKind.DNS_UDP, 53, sock)]
 
 
+def _program(seconds: Mapping[str, float]) -> list[str]:
+    if not seconds:
+        return ["-m", "corral.gateway.main"]
+    lines = ["import sys", "from corral.gateway import main"]
+    for name, value in seconds.items():
+        module, _, constant = name.partition(".")
+        lines += [
+            f"from corral.gateway import {module}",
+            f"assert {constant!r} in vars({module})",
+            f"{module}.{constant} = {value}",
+        ]
+    return ["-c", "\n".join([*lines, "sys.exit(main.main())"])]
+
+
 @contextlib.asynccontextmanager
 async def gateway(
     *,
@@ -281,10 +295,12 @@ async def gateway(
     on_ask: OnAsk = refuse_all,
     inspector: Inspector | None = None,
     journals: Journals | None = None,
+    seconds: Mapping[str, float] | None = None,
 ) -> AsyncIterator[Bed]:
     """A gateway process, an upstream and a client session; `ledger` takes the place of one that takes everything.
 
-    `prefix` is put before the command; `{upstream}` in `environment` stands for the upstream's URL.
+    `prefix` is put before the command. `seconds`: other values of the gateway's own times, as `module.NAME`, where a test
+    cannot wait for as long as they are.
     """
     bed: Bed | None = None
 
@@ -306,7 +322,7 @@ async def gateway(
             journals=journals,
         ) as client,
     ):
-        command = [*(prefix or []), sys.executable, "-m", "corral.gateway.main"]
+        command = [*(prefix or []), sys.executable, *_program(seconds or {})]
         full = {**clean, "PYTHONPATH": str(SOURCE), **(environment or {})}
         bed = Bed(upstream, client, http, command, full, own)
         bed.taking.set()
