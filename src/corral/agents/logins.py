@@ -1,11 +1,18 @@
 """Login files of subscriptions, as agents in sandboxes find them: placeholders, for which the gateway has the login."""
 
-from corral.agents.placeholders import claude_credentials, codex_auth
+import json
+
+from corral.agents.placeholders import REFRESH, claude_credentials, codex_auth
 from corral.agents.preset import HOME, HomeFile
+from corral.engine.ports import GuestFiles
+from corral.engine.tars import once
+from corral.errors import Conflict, NotFound
 from corral.model.secrets import SecretForm
 
 _IN_THE_WAY = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY")
 """Claude Code looks at these before its login file (G-166)."""
+
+_MAX_FILE = 64 * 1024
 
 
 def login_file(agent: str, form: SecretForm, token: str) -> HomeFile | None:
@@ -17,6 +24,43 @@ def login_file(agent: str, form: SecretForm, token: str) -> HomeFile | None:
             return HomeFile(f"{HOME}/.codex/auth.json", codex_auth())
         case _:
             return None
+
+
+async def write_login(files: GuestFiles, file: HomeFile, user: str) -> None:
+    """Write a login file into a sandbox. Raises Conflict where a login is that is none of these: to replace it would lose
+    it, and there it is a secret in a sandbox (G-171).
+    """
+    found = b""
+    try:
+        async for chunk in files.read(file.path, 0, _MAX_FILE):
+            found += chunk
+    except NotFound:
+        pass
+    if holds_login(found):
+        raise Conflict(
+            f"the sandbox holds a login of its own in {file.path}, which no sandbox should",
+            "remove it there, and from the template that it may have come with; logins are kept on the host: docs/models.md",
+        )
+    await files.write(file.path, once(file.content.encode()), user, file.mode)
+
+
+def holds_login(text: bytes) -> bool:
+    """Whether a login file of an agent's holds anything but placeholders. What cannot be read counts as that."""
+    if not text.strip():
+        return False
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    if not isinstance(document, dict):
+        return True
+    if document.get("OPENAI_API_KEY"):
+        return True
+    tokens = document.get("claudeAiOauth") or document.get("tokens")
+    if not isinstance(tokens, dict):
+        return bool(tokens)
+    refresh = tokens.get("refreshToken") or tokens.get("refresh_token")
+    return bool(tokens) and not str(refresh).endswith(REFRESH)
 
 
 def without_keys(agent: str, form: SecretForm, env: dict[str, str]) -> dict[str, str]:

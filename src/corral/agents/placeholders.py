@@ -7,6 +7,8 @@ from typing import Any
 
 _FAR = 4_102_444_800
 """The first second of 2100."""
+REFRESH = "corral-placeholder"
+"""How the refresh token of such a file ends, and no other one does."""
 _NOBODY = "00000000-0000-4000-8000-000000000000"
 
 
@@ -33,7 +35,7 @@ def codex_auth(now: datetime | None = None) -> str:
     tokens = {
         "id_token": jwt(claims),
         "access_token": jwt(claims),
-        "refresh_token": "corral-placeholder",
+        "refresh_token": REFRESH,
         "account_id": _NOBODY,
     }
     refreshed = (now or datetime.now(UTC)).isoformat(timespec="seconds")
@@ -45,7 +47,7 @@ def claude_credentials(token: str) -> str:
     """Claude Code's `.credentials.json` (G-167), with a token that is good at the sandbox's gateway alone."""
     login = {
         "accessToken": f"sk-ant-oat01-{token}",
-        "refreshToken": "sk-ant-ort01-corral-placeholder",
+        "refreshToken": f"sk-ant-ort01-{REFRESH}",
         "expiresAt": _FAR * 1000,
         "scopes": ["user:inference", "user:profile", "user:sessions:claude_code"],
         "subscriptionType": "max",

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from corral.agents.logins import login_file, without_keys
+from corral.agents.logins import login_file, without_keys, write_login
 from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
 from corral.engine.environment import (
@@ -130,8 +130,7 @@ class AgentService:
         token = await self._store.derive_token((await self._store.grant_of(sandbox.id)).id)
         file = login_file(sandbox.spec.agent or "", form, token.reveal())
         if file is not None:
-            files = self._driver.files(sandbox.spec)
-            await files.write(file.path, once(file.content.encode()), sandbox.spec.user, file.mode)
+            await write_login(self._driver.files(sandbox.spec), file, sandbox.spec.user)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
