@@ -11,10 +11,13 @@ from corral.engine.vault import Secrets
 from corral.errors import InvalidInput, NotFound
 from corral.model.egress import PLAIN_PORT, TLS_PORT, EgressPolicy, HostRule
 from corral.model.ids import TenantId
-from corral.policy.egress import MODEL_HOSTS, Allowed, Denied, RuleBook, canonical_host
+from corral.policy.egress import MODEL_HOSTS, Allowed, Denied, Reason, RuleBook, canonical_host
 from corral.policy.paths import METHODS, unsafe
 from corral.policy.routes import rule_at
 from corral.policy.rules import checked_policy, expand
+
+_FOR_ALL = frozenset({Reason.METADATA, Reason.MODEL_API, Reason.LOGIN})
+"""What is refused whatever the rules say: no command opens it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ class Egress:
                 port=port,
                 reason=decision.reason.value,
                 why=decision.message,
-                hint=f"`corral egress allow {sandbox.spec.name} {host}`",
+                hint=decision.how_to_allow
+                if decision.reason in _FOR_ALL
+                else f"`corral egress allow {sandbox.spec.name} {host}`",
                 inspected=inspected,
             )
         return Verdict(

@@ -14,6 +14,7 @@ import idna
 
 from corral.errors import InvalidInput
 from corral.model.egress import EgressPolicy, HostRule
+from corral.policy import logins
 from corral.policy.addresses import Address, embedded
 from corral.policy.paths import matches
 
@@ -58,6 +59,7 @@ class Reason(StrEnum):
     GRANT = "grant-over"
     TOO_MANY = "too-many-connections"
     BAD_REQUEST = "bad-request"
+    LOGIN = "login"
     DENIED = "denied-by-rule"
     REQUEST_NOT_ALLOWED = "request-not-allowed"
     SECRET = "secret-in-request"  # noqa: S105 (a reason)
@@ -228,9 +230,13 @@ class RuleBook:
         ]
 
     def name_allowed(self, host: str) -> bool:
-        """Whether a DNS question for a canonical name may be answered: it may be connected to at some port."""
+        """Whether a DNS question for a canonical name may be answered: it may be connected to at some port, or to be told
+        why not (G-172).
+        """
         if host in METADATA_HOSTS or host in MODEL_HOSTS:
             return False
+        if logins.has_logins(host):
+            return True
         ports = {port for rule in self.matching(host) for port in rule.ports}
         return any(self._shut(host, port) is None for port in ports)
 
@@ -256,20 +262,24 @@ class RuleBook:
             message = f"{host} is allowed at port {ports} only, not at {port}"
             return Denied(host, port, Reason.PORT_NOT_ALLOWED, message, how_to_allow(host, port))
         reason = Reason.LITERAL if literal(host) is not None else Reason.NOT_ALLOWED
-        message = f"{host} is not in this sandbox's list of allowed hosts"
-        return Denied(host, port, reason, message, how_to_allow(host, port))
+        message, how = f"{host} is not in this sandbox's list of allowed hosts", how_to_allow(host, port)
+        if logins.has_logins(host):
+            message, how = f"{message}, and {logins.WHERE}", f"{logins.HOW}; for anything else {how}"
+        return Denied(host, port, reason, message, how)
 
     def looks_inside(self, host: str, port: int) -> bool:
-        """Whether a rule of an allowed destination depends on the requests made there (G-59)."""
-        return any(rule.inside for rule in self.refusing(host, port)) or any(
-            rule.inside for rule in self.matching(host) if port in rule.ports
+        """Whether it depends on the requests made at an allowed destination what may be done there (G-59)."""
+        return (
+            logins.is_read(host)
+            or any(rule.inside for rule in self.refusing(host, port))
+            or any(rule.inside for rule in self.matching(host) if port in rule.ports)
         )
 
     def needs_no_look(self, host: str, port: int) -> bool:
         """Whether what is allowed there is allowed by the connection alone, and nothing within it is denied."""
-        return not any(rule.inside for rule in self.refusing(host, port)) and any(
-            not rule.inside for rule in self.matching(host) if port in rule.ports
-        )
+        if logins.is_read(host) or any(rule.inside for rule in self.refusing(host, port)):
+            return False
+        return any(not rule.inside for rule in self.matching(host) if port in rule.ports)
 
     def unread(self, host: str, port: int) -> bool:
         """Whether all rules for a destination pass its connections on whatever is spoken there (G-299), and none is about
@@ -281,6 +291,10 @@ class RuleBook:
     def decide_request(self, allowed: Allowed, method: str, path: str) -> Decision:
         """Whether a request to an allowed destination may be made. `path` is as sent, without the query (G-49, G-59)."""
         host, port = allowed.host, allowed.port
+        if logins.is_login(host, path):
+            return Denied(host, port, Reason.LOGIN, logins.WHERE, logins.HOW)
+        if logins.is_use(host, path):
+            return _model_api(host, port)
         for rule in self.refusing(host, port):
             if _request_matches(rule, method, path):
                 return _denied_by(rule, host, port)

@@ -671,6 +671,27 @@ async def test_a_refused_host_is_told_why_inside_of_tls(inside: Inside) -> None:
         await asyncio.open_connection("127.0.0.1", inside.port, ssl=unnamed(), server_hostname=None)
 
 
+@pytest.mark.parametrize("rules", [(), ("auth.openai.com",), ("*",)], ids=["no rule", "a rule", "all"])
+async def test_a_login_in_a_sandbox_is_answered_with_where_logins_are(
+    inside: Inside, rules: tuple[str, ...]
+) -> None:
+    """G-165, G-170, G-172: by the gateway itself, whatever is allowed; nobody else is asked."""
+    await inside.attach(*(HostRule(rule, (inside.server,)) for rule in rules))
+    form = "grant_type=authorization_code&code=x"
+    head = (
+        f"POST /oauth/token HTTP/1.1\r\nHost: auth.openai.com:{inside.server}\r\nContent-Length: {len(form)}"
+    )
+    reader, writer = await inside.open("auth.openai.com")
+    writer.write(f"{head}\r\nConnection: close\r\n\r\n{form}".encode())
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"logins are made and kept on the host" in answer
+    assert b"corral secret add" in answer
+    assert (await inside.bed.audit("http", "denied")).host == "auth.openai.com"
+
+
 def unnamed() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
