@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -71,7 +72,7 @@ class Answer:
         """Pass the answer on. Raises aiohttp's errors if it breaks before it has begun."""
         self._status = upstream.status
         self._method, self._request = request.method, request
-        self._request_id = _request_id(upstream)
+        self._request_id = self._id_of(upstream)
         coding = upstream.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         bad = framing.check_response(upstream.raw_headers)
         if bad is not None or coding not in _DECODED:
@@ -186,16 +187,17 @@ class Answer:
         call, self._call = self._call, None
         if call is None or self._meter is None:
             return None
-        outcome = Outcome(
-            self._status, self._meter.finish(), not self._complete, self._duration(), self._request_id
-        )
+        reading = self._meter.finish()
+        if self._redactor.text(reading.model) != reading.model:
+            reading = replace(reading, model="")  # no model's name, but the key (G-323)
+        outcome = Outcome(self._status, reading, not self._complete, self._duration(), self._request_id)
         return settle(call, outcome, prices)
+
+    def _id_of(self, upstream: aiohttp.ClientResponse) -> str:
+        """What the provider calls the request, for the record; nothing where it is more than that (G-323)."""
+        found = upstream.headers.get("request-id") or upstream.headers.get("x-request-id") or ""
+        return found if _REQUEST_ID.fullmatch(found) and self._redactor.text(found) == found else ""
 
     def _duration(self) -> int:
         """Milliseconds since it was asked for."""
         return round((asyncio.get_running_loop().time() - self._started) * 1000)
-
-
-def _request_id(upstream: aiohttp.ClientResponse) -> str:
-    found = upstream.headers.get("request-id") or upstream.headers.get("x-request-id") or ""
-    return found if _REQUEST_ID.fullmatch(found) else ""

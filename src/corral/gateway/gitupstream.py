@@ -240,7 +240,9 @@ def refused_by_server(target: Target, answer: aiohttp.ClientResponse) -> GitRefu
             hint = "on the host, check what that credential may do"
         return GitRefusedError(403, why, hint, "refused-upstream")
     if status in (301, 302, 303, 307, 308):
-        return GitRefusedError(403, f"{name} has moved{_moved_to(answer)}", "use its new name", "moved")
+        return GitRefusedError(
+            403, f"{name} has moved{_moved_to(target, answer)}", "use its new name", "moved"
+        )
     if status in (404, 410):
         hint = "check its name, and what the host's credential may read"
         return GitRefusedError(404, f"there is no repository {name} for this credential", hint, "not-found")
@@ -251,15 +253,19 @@ def refused_by_server(target: Target, answer: aiohttp.ClientResponse) -> GitRefu
     return GitRefusedError(502, f"the server of {name} answered {status}", "try again later", "upstream")
 
 
-def _moved_to(answer: aiohttp.ClientResponse) -> str:
-    """Where it is now, if that can be said without passing on what a server wrote."""
+def _moved_to(target: Target, answer: aiohttp.ClientResponse) -> str:
+    """Where it is now, if that can be said without passing on what a server wrote, or the credential (G-144)."""
+    location = answer.headers.get(hdrs.LOCATION, "")
     try:
-        url = URL(answer.headers.get(hdrs.LOCATION, ""))
+        url = URL(location)
         host, _ = split_authority(url.host or "", 443)
     except (ValueError, InvalidInput):
         return ""
     path = url.path.partition("/info/refs")[0].partition("/git-")[0]
     plain = all(c.isalnum() or c in "/._-~" for c in path) and path.isascii() and len(path) < 200
+    redactor = target.redactor()
+    if redactor is not None and redactor.text(f"{location} {path}") != f"{location} {path}":
+        return ""
     return f" to {host}{path.removesuffix('.git')}" if plain else ""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
+from corral.errors import InvalidInput
 from corral.gateway import codings
 from corral.gateway.buffered import Buffered
 from corral.gateway.inject import Exchange, body_form
@@ -154,8 +155,13 @@ class Incoming:
     """An answer's body on its way to a sandbox, with secrets taken out."""
 
     def __init__(self, forms: Forms, coding: str) -> None:
-        """Raises InvalidInput for a coding that cannot be read (G-140)."""
-        self._unpack = codings.decoder(coding)
+        """Raises InvalidInput for a coding that cannot be read (G-140), which is not named: a server could have written a
+        secret there (G-144).
+        """
+        try:
+            self._unpack = codings.decoder(coding)
+        except InvalidInput:
+            raise InvalidInput("the answer's content coding cannot be read", "") from None
         self.redactor = Redactor(forms)
 
     async def stream(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

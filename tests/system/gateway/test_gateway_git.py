@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +162,27 @@ async def test_what_a_server_says_otherwise(forge: GitBed) -> None:
         assert done.returncode != 0
         assert told in done.stderr
         assert "Basic " not in done.stderr
+
+
+@pytest.mark.parametrize("spelled", [TOKEN, TOKEN.replace("c", "%63"), b64encode(TOKEN.encode()).decode()])
+async def test_where_a_repository_has_moved_to_is_told_without_the_credential(
+    forge: GitBed, spelled: str
+) -> None:
+    """G-144, G-236: a server that writes it into the address is told of without the address."""
+    await forge.attach(access=Access.READ)
+    for location in (
+        f"https://localhost/team/{spelled}.git/info/refs",
+        f"https://localhost/{spelled}/new?{spelled}",
+    ):
+
+        async def answer(_: web.Request, location: str = location) -> web.StreamResponse:
+            return web.Response(status=301, headers={"Location": location})
+
+        forge.server.override = answer
+        done = await forge.git("ls-remote", forge.url(), check=False)
+        assert "has moved" in done.stderr
+        assert TOKEN not in done.stderr
+        assert spelled[:12] not in done.stderr
 
 
 # -- pushing --------------------------------------------------------------------------------------------------------

@@ -506,6 +506,54 @@ async def test_what_cannot_be_read_is_not_passed_on(inside: Inside) -> None:
             assert answer.status == 200
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+ECHO = SECRET.encode()
+BROKEN = {
+    "status": b"HTTP/1.1 200 " + ECHO + b"\r\nContent-Length: 0\r\n\r\n",
+    "line": ECHO + b"\r\n\r\n",
+    "name": HEAD + ECHO + b": x\r\nContent-Length: 0\r\n\r\n",
+    "control": HEAD + b"X-Debug: \x01" + ECHO + b"\r\nContent-Length: 0\r\n\r\n",
+    "folded": HEAD + b"X-Debug: a\r\n " + ECHO + b"\r\nContent-Length: 0\r\n\r\n",
+    "length": HEAD + b"Content-Length: " + ECHO + b"\r\n\r\n",
+    "lengths": HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\nX-Debug: " + ECHO + b"\r\n\r\nx",
+    "coding": HEAD + b"Content-Encoding: " + ECHO + b"\r\nContent-Length: 1\r\n\r\nx",
+    "type": HEAD + b"Content-Type: text/" + ECHO + b"\r\nContent-Length: 0\r\n\r\n",
+    "upgrade": b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + ECHO + b"\r\n\r\n" + ECHO,
+    "early": b"HTTP/1.1 103 Early Hints\r\nLink: <" + ECHO + b">\r\n\r\n" + HEAD + b"Content-Length: 0\r\n\r\n",
+    "chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + ECHO + b"\r\n",
+    "extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + ECHO + b"\r\nx\r\n0\r\n\r\n",
+    "trailer": HEAD + b"Transfer-Encoding: chunked\r\nTrailer: X\r\n\r\n1\r\nx\r\n0\r\nX: " + ECHO + b"\r\n\r\n",
+    "short": HEAD + b"Content-Length: 1000\r\n\r\n" + ECHO[:-3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", BROKEN)
+async def test_what_the_gateway_itself_answers_holds_no_secret(
+    inside: Inside, tmp_path: Path, answer: str
+) -> None:
+    """G-144: nor does what is left of an answer that is broken, wherever in it the server says the secret again."""
+    heard: list[bytes] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(BROKEN[answer])
+        writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    async with await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context) as server:
+        inside.server = server.sockets[0].getsockname()[1]
+        stand = await inside.bind(Binding((HOST,), (inside.server,)))
+        await inside.attach(HostRule(HOST, (inside.server,), private=True))
+        request = inside.request(
+            f"GET / HTTP/1.1\nHost: H\nAuthorization: Bearer {stand}\nConnection: close\n\n"
+        )
+        shown = await inside.raw(request)
+    assert ECHO in heard[0]
+    for spelled in (ECHO[:-3], base64.b64encode(ECHO)[:-4], quote(SECRET, safe="").encode()):
+        assert spelled.lower() not in shown.lower()
+
+
 def peak_of(pid: int) -> int:
     """The most memory that a process had, in KiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -623,12 +623,12 @@ async def test_detaching_cuts_open_streams(bed: "Bed") -> None:
 
 
 async def test_nothing_of_the_key_is_in_what_the_gateway_records(bed: "Bed") -> None:
-    """G-23, G-323."""
+    """G-23, G-323: not where a provider gives it back as the request's id, or as the name of the model either."""
     box = await bed.attach()
-    await answers(bed)
+    await answers(bed, {**ANSWER, "model": KEY}, headers={"request-id": KEY})
     await post(bed, box, f"/s/anthropic/v1/messages?key={box.token}", token=box.token)
     await post(bed, box, f"/s/anthropic/v1/other?key={KEY}")
     await bed.audit("llm", "denied")
-    text = repr(bed.audits)
+    text = repr(bed.audits) + repr(await bed.usage.get())
     assert KEY not in text
     assert box.token not in text
