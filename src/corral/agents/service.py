@@ -10,6 +10,7 @@ from corral.agents.preset import AgentPreset, Connection
 from corral.agents.presets import PRESETS, find_preset
 from corral.engine.environment import (
     bound_environment,
+    check_whole_keys,
     git_environment,
     provider_environment,
     service_url,
@@ -87,6 +88,7 @@ class AgentService:
                 f"{preset.title} needs a secret of provider {wanted}, and there is none",
                 f"add one: `corral secret add {next(iter(preset.providers))}`",
             )
+        check_whole_keys(named, request.env)
         return replace(request, secrets=tuple(sorted(info.name for info in named)))
 
     async def environment(self, sandbox: Sandbox) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from corral.errors import InvalidInput
 from corral.model.binding import Mode
 from corral.model.egress import EgressPolicy
 from corral.model.git import RepoGrant
@@ -97,6 +98,21 @@ def bound_environment(
         else:
             (env[variables.get(info.name, binding.variable)],) = placeholders(info.name, binding, seed, 1)
     return env
+
+
+def check_whole_keys(secrets: Sequence[SecretInfo], env: Mapping[str, str]) -> None:
+    """Raise InvalidInput for an environment that sets a part of what a key of AWS is and leaves the rest to a secret: what is
+    signed by the one half is refused in the name of the other (G-158).
+    """
+    for info in secrets:
+        if info.binding is None or info.binding.mode is not Mode.AWS:
+            continue
+        given = [name for name in _AWS if name in env]
+        if given and not {*_AWS[:2]} <= {*given}:
+            raise InvalidInput(
+                f"{given[0]} is set beside the secret {info.name!r}, which sets the rest of a key of AWS",
+                f"leave {', '.join(given)} out, or the secret",
+            )
 
 
 def provider_environment(secrets: Sequence[SecretInfo], token: Secret) -> dict[str, str]:

@@ -464,7 +464,9 @@ class Slow(Budgets):
 async def test_calls_that_a_lease_covers_do_not_wait_for_the_ledger(
     ledger: Ledger, make_gateway: Callable[..., contextlib.AbstractAsyncContextManager["Bed"]], tmp_path: Path
 ) -> None:
-    """They are in it afterwards. Where what is leased is taken back, or its gateway is gone, each call asks again."""
+    """G-230: nor do they for another sandbox's call that does. They are in it afterwards. Where what is leased is taken back,
+    or its gateway is gone, each call asks again.
+    """
     budgets = Slow(ledger.store, Registry(ledger.store, Events(), SystemClock()), lambda: ledger.cap)
     async with make_gateway(ledger=budgets, journals=Journals(tmp_path / "leases")) as bed:
         box, gate = await bed.attach(), Gate(bed)
@@ -472,11 +474,14 @@ async def test_calls_that_a_lease_covers_do_not_wait_for_the_ledger(
         assert (await post(bed, box)).status == 200
         await ledger.settled(box)
         budgets.taking.clear()
+        other = await bed.attach(2)
+        waiting = asyncio.get_running_loop().create_task(post(bed, other))
         assert [(await post(bed, box)).status for _ in range(8)] == [200] * 8
         assert (await ledger.account(box)).spent == COST
+        assert not waiting.done()
         asked = asyncio.get_running_loop().create_task(post(bed, box))
         budgets.taking.set()
-        assert (await asked).status == 200
+        assert [(await call).status for call in (asked, waiting)] == [200, 200]
         while (await ledger.account(box)).spent < 10 * COST:
             await bed.client.ping()
         assert await ledger.settled(box) == await ledger.account(box)

@@ -29,7 +29,7 @@ from corral.daemon.authority import load_authority
 from corral.engine.ports import Listener, OpenedSecret
 from corral.model.binding import Absent, Binding, Mode, Place
 from corral.model.egress import EgressPolicy, HostRule
-from corral.model.ids import TenantId
+from corral.model.ids import SandboxId, TenantId
 from corral.model.listeners import ListenerKind
 from corral.model.route import Route
 from corral.model.secrets import Provider, Secret
@@ -552,6 +552,45 @@ async def test_what_the_gateway_itself_answers_holds_no_secret(
     assert ECHO in heard[0]
     for spelled in (ECHO[:-3], base64.b64encode(ECHO)[:-4], quote(SECRET, safe="").encode()):
         assert spelled.lower() not in shown.lower()
+
+
+async def test_no_moment_of_a_reload_is_without_a_policy(inside: Inside) -> None:
+    """G-307, G-309: what both policies deny never passes, what both allow always does, and all of it is on record."""
+    rules = [
+        (HostRule(HOST, (inside.server,), ("GET",), ("/always", f"/{name}"), private=True),)
+        for name in ("one", "other")
+    ]
+    await inside.attach(*rules[0])
+    ended = asyncio.Event()
+    asked: dict[str, list[int]] = {"/always": [], "/never": []}
+
+    async def ask(http: aiohttp.ClientSession, path: str) -> None:
+        while not ended.is_set():
+            async with http.get(inside.url(path)) as answer:
+                asked[path].append(answer.status)
+                await answer.read()
+
+    async with inside.client() as http, asyncio.TaskGroup() as tasks:
+        for path in (*asked, *asked):
+            tasks.create_task(ask(http, path))
+        for number in range(1, 41):
+            await inside.bed.client.set_policy(SandboxId(f"{1:016x}"), EgressPolicy(rules[number % 2]), [])
+            await asyncio.sleep(0.02)
+        ended.set()
+    assert set(asked["/always"]) == {200}
+    assert set(asked["/never"]) == {403}
+    assert {line for line, _, _ in inside.seen} == {"GET /always"}
+    sums = {"allowed": 0, "denied": 0}
+    while sum(sums.values()) < sum(map(len, asked.values())):
+        await inside.bed.client.ping()
+        async with inside.client() as http:
+            await done(http.get(inside.url("/never")))  # the next record tells how many were left out
+            asked["/never"].append(403)
+        sums = dict.fromkeys(sums, 0)
+        for record in inside.bed.audits:
+            if record.kind in ("http", "https"):
+                sums[record.decision] += 1
+                sums["denied"] += record.suppressed
 
 
 def peak_of(pid: int) -> int:

@@ -92,9 +92,14 @@ def test_what_is_served(method: str, rest: str, query: str, service: Service, pa
         ("POST", "git-upload-pack", ""),
         ("POST", "a/b/info/lfs/../../git-receive-pack", ""),
         ("DELETE", "a/b/git-receive-pack", ""),
+        ("GET", "a/b/archive/refs/heads/main.tar.gz", ""),
+        ("GET", "a/b/raw/main/x", ""),
+        ("GET", "a/b/releases/download/v1/x.zip", ""),
+        ("GET", "a/b/-/archive/main/b.zip", ""),
     ],
 )
 def test_what_is_not_served(method: str, rest: str, query: str) -> None:
+    """G-231, G-232, G-247: other services, other spellings, other content of a repository's."""
     assert isinstance(route(method, f"/git/git.test/{rest}", query), BadRoute)
 
 
