@@ -80,7 +80,7 @@ def _at_each(points: Sequence[int], cut: Callable[[int], None], told: str) -> No
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_cut_at_any_step_leaves_the_operation_done_or_undone(scene: Scene, name: str) -> None:
-    """LIFE-: nothing leaks, nothing is lost, nothing is half done."""
+    """LIFE-, G-337: nothing leaks, nothing is lost, nothing is half done."""
     total = scene.points(name)
     _at_each(
         _drawn(f"{SEED} {name}", total), lambda point: scene.cut(name, point), f"{name}, of {total}, cut"

@@ -45,7 +45,7 @@ def boxes(host: Machine) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("revision", [revisions()[0], revisions()[-2]])
 def test_a_newer_daemon_takes_up_what_runs(host: Machine, boxes: tuple[int, int], revision: str) -> None:
-    """With the oldest schema, and with the last one before this version's."""
+    """G-341: with the oldest schema, and with the last one before this version's."""
     with host.daemon.client() as client:
         counts(client, BOX, boxes[0])
     host.daemon.stop()

@@ -124,6 +124,7 @@ def test_what_is_refused_is_refused_at_once_and_says_why(
 
 
 def test_an_allowed_name_that_does_not_resolve_does_not_stop_a_create_net8(client: Client) -> None:
+    """G-292."""
     box = Sandbox.create(client=client, allow=("nowhere.invalid", "also.invalid:8443"))
     asked = box.exec("curl -sS -m 30 https://nowhere.invalid/")
     assert asked.exit_code not in (0, 28)

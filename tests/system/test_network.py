@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import secrets
+import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -336,6 +339,40 @@ async def test_remove_is_idempotent_and_takes_everything(networks: Networks, san
         await networks.listen(sandbox, ())
 
 
+def host_network() -> list[str]:
+    """Addresses, interfaces, routes, rules and packet filters of this host, but for counters, and for the hosts outside that
+    other tests may be making meanwhile.
+    """
+    found: list[str] = []
+    for kind, more in (("addr", ()), ("link", ()), ("route", ("table", "all")), ("rule", ())):
+        done = subprocess.run(
+            ["ip", "-o", kind, "show", *more], check=True, capture_output=True, text=True
+        ).stdout
+        found += [re.sub(r"_lft \S+", "", line) for line in done.splitlines()]
+    for tool in ("iptables-save", "ip6tables-save"):
+        if shutil.which(tool):
+            text = subprocess.run([tool], check=True, capture_output=True, text=True).stdout
+            found += re.sub(r"\[\d+:\d+\]|^#.*$", "", text, flags=re.MULTILINE).splitlines()
+    return [re.sub(r"^\d+: ", "", line) for line in found if not re.search(r"\bcgw-|\b10\.213\.", line)]
+
+
+async def test_the_hosts_network_and_other_sandboxes_are_not_touched(
+    networks: Networks, sandbox: SandboxId
+) -> None:
+    """G-294, G-336, G-338: no rule, route or interface of the host's is made for a sandbox, so none is taken away with it."""
+    before, other = host_network(), new_id()
+    with contextlib.ExitStack() as stack:
+        for listener in await networks.listen(sandbox, ()):
+            stack.enter_context(listener.sock)
+        await networks.create(other)
+        for listener in await networks.listen(other, ()):
+            listener.sock.close()
+        assert host_network() == before
+        await networks.remove(other)
+        assert host_network() == before
+        assert outcome(networks.sandbox_netns(sandbox), connect_to("93.184.216.34", 443)) == 0
+
+
 async def test_networks_outlive_the_daemon(networks: Networks, sandbox: SandboxId, tmp_path: Path) -> None:
     later = Networks(tmp_path)
     try:
@@ -362,6 +399,7 @@ def open_namespaces() -> int:
 
 
 async def test_two_hundred_cycles_leave_nothing(networks: Networks, tmp_path: Path) -> None:
+    """G-337."""
     descriptors = open_descriptors()
     for _ in range(200):
         sandbox = new_id()

@@ -227,7 +227,7 @@ def test_nothing_is_left_of_what_is_removed_after_a_restart(
 
 
 def test_what_a_daemon_left_half_removed_goes_at_the_next_start(daemon: Daemon, box: Sandbox) -> None:
-    """Records of a sandbox that no row owns: the last steps of a removal that was cut."""
+    """G-337. Records of a sandbox that no row owns: the last steps of a removal that was cut."""
     held = traces(daemon)
     daemon.stop()
     orphan = "00000000000000aa"

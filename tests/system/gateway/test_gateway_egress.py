@@ -695,6 +695,27 @@ async def test_ranges_hold_for_addresses_and_for_what_names_lead_to(world: World
     writer.close()
 
 
+async def test_a_name_that_fails_for_a_while_is_asked_for_again(world: World, tmp_path: Path) -> None:
+    """G-292: the others are not concerned; once there, its addresses may stand there twice, beside one that is dead."""
+    await world.outside.serve(80, answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"), tls=False)
+    subnet = f"10.213.{os.getpid() % 250}"
+    rules = (HostRule("allowed.test"), HostRule("late.test"), HostRule("never.test"))
+    await world.bed.client.set_policy(world.sandbox, EgressPolicy(rules, (f"{subnet}.0/29",)), [])
+
+    async def get(host: str) -> bytes:
+        request = f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        return (await world.http(await world.address(host), request.encode()))[9:12]
+
+    assert await get("late.test") in (b"403", b"502")
+    assert await get("allowed.test") == b"200"
+    with (tmp_path / "hosts").open("a") as file:
+        file.write(
+            f"{subnet}.2 late.test\n{subnet}.2 late.test\n{subnet}.6 late.test\n{subnet}.2 late.test\n"
+        )
+    assert await get("late.test") == b"200"
+    assert await get("never.test") in (b"403", b"502")
+
+
 async def test_what_is_reached_by_learning_alone_is_recorded_as_that(world: World) -> None:
     """G-317."""
     await world.outside.serve(443, echo, tls=True)

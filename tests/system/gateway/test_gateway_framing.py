@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corral.model.egress import EgressPolicy, HostRule
 from corral.model.listeners import ListenerKind
 
 if TYPE_CHECKING:
@@ -106,6 +107,26 @@ async def test_pipelined_requests_are_answered_in_order_and_each_checked(bed: "B
     other = b"GET / HTTP/1.1\r\nHost: not-allowed.example\r\n\r\n"
     answer = await box.raw(first + first + other + first)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"403"]
+
+
+SOCKS = {
+    "version 5": b"\x05\x01\x00",
+    "a name by version 5": b"\x05\x01\x00\x05\x01\x00\x03\x0bexample.com\x01\xbb",
+    "BIND": b"\x05\x01\x00\x05\x02\x00\x01\x08\x08\x08\x08\x00\x50",
+    "UDP ASSOCIATE": b"\x05\x01\x00\x05\x03\x00\x01\x00\x00\x00\x00\x00\x00",
+    "version 4": b"\x04\x01\x00\x50\x08\x08\x08\x08\x00",
+}
+
+
+@pytest.mark.parametrize("kind", [ListenerKind.HTTP, ListenerKind.TLS, ListenerKind.DNS_TCP])
+async def test_no_port_speaks_socks(bed: "Bed", kind: ListenerKind) -> None:
+    """G-72: there is none, and what comes back is no answer of one."""
+    box = await bed.attach(1, policy=EgressPolicy((HostRule("*"),)))
+    for name, data in SOCKS.items():
+        if kind is ListenerKind.DNS_TCP:
+            data += bytes(2048)  # it waits for the length that it read
+        answer = await box.raw(data + b"\r\n\r\n", kind=kind)
+        assert not answer.startswith((b"\x05", b"\x00\x5a")), (name, answer)
 
 
 async def test_a_denial_explains_itself(bed: "Bed") -> None:

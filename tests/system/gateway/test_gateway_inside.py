@@ -619,6 +619,34 @@ async def test_a_bomb_is_a_stream_like_any_other(inside: Inside) -> None:
     assert peak_of(inside.bed.process.pid) < 400 * 1024
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("bound", [False, True], ids=["looked into", "searched"])
+async def test_gigabytes_take_no_memory(inside: Inside, *, bound: bool) -> None:
+    """G-92, G-114: each way, in chunks whose sum nobody knows beforehand."""
+    gibibytes = 2 if not bound else 1
+    if bound:
+        await inside.bind(Binding((HOST,), (inside.server,)))
+    else:
+        await inside.attach(HostRule(HOST, (inside.server,), ("GET",), private=True))
+    block = bytes(1 << 20)
+
+    async def pour(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(gibibytes << 10):
+            await response.write(block)
+        return response
+
+    inside.handler = pour
+    assert inside.bed.process is not None
+    before, size = peak_of(inside.bed.process.pid), 0
+    async with inside.client() as http, http.get(inside.url()) as answer:
+        async for chunk in answer.content.iter_any():
+            size += len(chunk)
+    assert size == gibibytes << 30
+    assert peak_of(inside.bed.process.pid) - before < 64 * 1024
+
+
 async def test_a_form_does_not_make_another_method_of_a_post(inside: Inside) -> None:
     """G-60: also where it comes late; what does not say so passes."""
     await inside.attach(HostRule(HOST, (inside.server,), ("POST",), private=True))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,6 +263,35 @@ async def test_another_tenants_sandbox_does_not_exist(world: World) -> None:
     for ref in (sandbox.id, "two"):
         with pytest.raises(NotFound):
             await engine.remove(OTHER, ref)
+
+
+async def test_no_process_runs_before_the_gateway_serves_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-4, G-14: at each start; and none runs where the gateway cannot serve it."""
+    sandboxes, started = world.engine(), []
+    real = world.driver.start
+
+    async def start(spec: SandboxSpec, *rest: Any) -> None:
+        assert spec.id in world.gateway.attached
+        started.append(spec.id)
+        await real(spec, *rest)
+
+    monkeypatch.setattr(world.driver, "start", start)
+    box = await sandboxes.create(DEFAULT_TENANT, CreateRequest(name="box"))
+    await sandboxes.stop(DEFAULT_TENANT, "box", 1.0)
+    assert box.id not in world.gateway.attached
+    await sandboxes.start(DEFAULT_TENANT, "box")
+    assert started == [box.id] * 2
+    await sandboxes.stop(DEFAULT_TENANT, "box", 1.0)
+    world.gateway.fail_at.add("attach")
+    for attempt in (
+        sandboxes.start(DEFAULT_TENANT, "box"),
+        sandboxes.create(DEFAULT_TENANT, CreateRequest(name="other")),
+    ):
+        with pytest.raises(HostError, match="attach was told to fail"):
+            await attempt
+    assert started == [box.id] * 2
 
 
 async def test_a_sandbox_whose_first_process_ends_is_stopped(world: World) -> None:

@@ -535,6 +535,7 @@ async def test_a_lost_key_is_not_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """G-341."""
     await (await open_store(tmp_path)).close()
     tamper(tmp_path, "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(HostError, match="9999"):
