@@ -4,15 +4,20 @@ What keeps a hostile sandbox in is in tests/attack; here is what an honest agent
 """
 
 import json
+import socket
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.conftest import Daemon
 from tests.models import Model, serving
 from tests.traces import wait_for
 
+import corral
 from corral import Client, Sandbox
 from corral.errors import Conflict, NotFound
 
@@ -146,6 +151,128 @@ def test_the_trusted_certificates_are_there_before_the_first_command_net20(clien
         with Sandbox.create(client=client) as box:
             shown = box.exec('test -s "$SSL_CERT_FILE" && grep -c BEGIN "$SSL_CERT_FILE"')
             assert int(shown.stdout) > 50
+
+
+@pytest.mark.parametrize("isolation", ["container", "gvisor"])
+def test_the_first_process_finds_the_gateway_in_place(client: Client, isolation: str) -> None:
+    """G-14: an image's own entry point and command, which run before anything else does, are kept in as all else is."""
+    script = (
+        "#!/bin/sh\n"
+        "{ curl -s -m 5 -o /dev/null -w '%{http_code} ' http://gateway.corral/; "
+        "curl -s -m 5 -o /dev/null -w '%{http_code} ' -H 'Host: evil.example' http://203.0.113.9/; "
+        "curl -s -m 5 -o /dev/null http://203.0.113.9:8080/; echo $?; } > /tmp/first\n"
+        'exec "$@"\n'
+    )
+    dockerfile = (
+        "FROM base\nUSER root\n"
+        f"RUN echo {b64encode(script.encode()).decode()} | base64 -d > /entry && chmod 755 /entry\n"
+        'ENTRYPOINT ["/entry"]\nCMD ["sleep", "infinity"]\n'
+    )
+    corral.Template().from_dockerfile(dockerfile).build("eager", client=client)
+    try:
+        with Sandbox.create("eager", client=client, isolation=isolation) as box:
+            wait_for(lambda: box.exec("cat /tmp/first").stdout.count(" ") == 2, "the entry point has not run")
+            # The gateway answers, a host is refused by it, and another port by the kernel.
+            wait_for(
+                lambda: box.exec("cat /tmp/first").stdout == "200 403 7\n", box.exec("cat /tmp/first").stdout
+            )
+    finally:
+        client.remove_template("eager")
+
+
+def test_a_token_is_the_same_after_a_pause_and_so_is_what_was_spent(client: Client, model: Model) -> None:
+    """G-20, G-220: and when it ends."""
+    client.put_secret("talk", model.key, "anthropic", model.url)
+    try:
+        made = client.create_sandbox(secrets=("talk",), expires=3600)
+        box = Sandbox.connect(made.id, client=client)
+        old = box.spawn(["bash", "-c", "read; echo $ANTHROPIC_API_KEY"], stdin=True)
+        assert _ask(box)[0] == 200
+        wait_for(lambda: client.usage(box.id).cost > 0, "nothing was billed")
+        before = (box.exec("echo $ANTHROPIC_API_KEY").stdout, client.grant(box.id), client.usage(box.id).cost)
+        box.pause()
+        box.resume()
+        after = (box.exec("echo $ANTHROPIC_API_KEY").stdout, client.grant(box.id), client.usage(box.id).cost)
+        assert after == before
+        assert before[1].expires_at is not None
+        old.write(b"\n")
+        assert old.wait().stdout == before[0]
+        assert _ask(box)[0] == 200
+        wait_for(lambda: client.usage(box.id).cost == 2 * before[2], "the second call was billed otherwise")
+    finally:
+        client.remove_secret("talk")
+
+
+RULED = {"host-not-allowed", "denied-by-rule", "request-not-allowed", "login", "model-api"}
+
+
+def _refused(client: Client, box: Sandbox, host: str | None) -> bool:
+    """Whether a rule has refused something there."""
+    return any(one["reason"] in RULED for one in client.denials(box.id) if one["host"] == host)
+
+
+def test_what_is_shown_and_asked_about_is_what_holds(client: Client, banner: int) -> None:
+    """G-304, G-316: each rule with where it comes from; a verdict is what a request meets with."""
+    client.put_secret("bound", "sk_live_0123456789abcdef", binding={"hosts": ["api.example.com"]})
+    try:
+        box = Sandbox.create(
+            client=client, secrets=("bound",), allow=("@npm", "*.example.org", f"private:tcp:host.corral:{banner}"),
+            deny=("bad.example.org",),
+        )  # fmt: skip
+        client.change_egress(box.id, allow=["GET late.example.net/v1/**"])
+        shown = {(rule.rule, rule.deny): rule.origin for rule in client.get_egress(box.id)}
+        assert shown["registry.npmjs.org", False] == "@npm"
+        assert shown["*.example.org", False] == shown["GET late.example.net/v1/**", False] == ""
+        assert shown["bad.example.org", True] == ""
+        assert "bound" in shown["api.example.com:443", False]
+        asked = {
+            "https://api.example.com/x": ("GET", True), "https://a.example.org/": ("GET", True),
+            "https://bad.example.org/": ("GET", False), "https://late.example.net/v1/x": ("GET", True),
+            "https://late.example.net/v2/x": ("GET", False),
+            "https://auth.openai.com/oauth/token": ("POST", False),
+            "https://elsewhere.example.com/": ("GET", False), "https://api.anthropic.com/": ("GET", False),
+        }  # fmt: skip
+        for url, (method, allowed) in asked.items():
+            verdict = client.check_egress(box.id, url, method)
+            assert (url, verdict.allowed) == (url, allowed)
+            assert bool(verdict.rule) is allowed
+            assert bool(verdict.reason and verdict.hint) is not allowed
+            met = box.exec(
+                f"curl -sS -m 60 -X {method} -o /tmp/said -w '%{{http_code}}' {url}; cat /tmp/said"
+            )
+            # Nobody is at these hosts: what is allowed fails later than by a rule.
+            wait_for(
+                lambda: _refused(client, box, urlsplit(url).hostname) is not allowed,  # noqa: B023
+                f"{url}: {met.stdout} {met.stderr}",
+            )
+        assert client.check_egress(box.id, "https://api.example.com/x").secrets == ["bound"]
+    finally:
+        client.remove_secret("bound")
+
+
+def test_the_hosts_ssh_agent_is_not_inside(
+    daemon: Daemon, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-302: neither its socket nor a way to it, nor keys, nor SSH to anywhere."""
+    home, agent = tmp_path / "home", tmp_path / "agent.sock"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id_ed25519").write_text("a private key")
+    (home / ".gitconfig").write_text("[user]\nname = Ann\n")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(agent))
+        listening.listen()
+        for name, value in (("SSH_AUTH_SOCK", agent), ("SSH_AGENT_PID", 1), ("HOME", home)):
+            monkeypatch.setenv(name, str(value))
+        daemon.cli("create", "--name", "box")
+        box = Sandbox.connect("box", client=client)
+        inside = box.exec(
+            "env; ls -A ~ ~/.ssh /tmp; find / -xdev -type s -user user 2>/dev/null", user="root"
+        ).stdout
+        assert not [word for word in ("SSH_", "id_ed25519", "agent.sock") if word in inside]
+        assert box.exec(["bash", "-c", "exec 3<>/dev/tcp/140.82.121.4/22"]).exit_code != 0
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
 
 
 def test_an_agent_that_is_missing_is_told(daemon: Daemon, client: Client, box: Sandbox) -> None:

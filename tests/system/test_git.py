@@ -111,12 +111,23 @@ def answered(daemon: Daemon, *, allow: bool) -> threading.Thread:
 @pytest.mark.root
 @pytest.mark.parametrize("isolation", ["container", pytest.param("gvisor", marks=pytest.mark.gvisor)])
 def test_a_private_repository_from_clone_to_push(client: Client, forge: Forge, isolation: str) -> None:
-    """Cloned at creation without a key (G-240); its own branch goes through, main and tags do not; a secret is seen."""
+    """Cloned at creation without a key (G-240), and found by addresses of SSH, which is closed (G-239); its own branch goes
+    through, main and tags do not; a secret is seen.
+    """
     box = Sandbox.create(
         client=client, name="gitbox", isolation=isolation, repo=f"https://{forge.host}/team/app.git", branch="auto",
         git_repos=(f"{forge.host}/team/app:write",), push_rules=("deny:main",),
     )  # fmt: skip
     assert inside(box, "git log --oneline | wc -l; git status --short") == (0, "2\n")
+    name = forge.host.partition(":")[0]
+    for url in (
+        f"git@{name}:team/app.git",
+        f"ssh://git@{name}/team/app.git",
+        f"https://{forge.host}/team/app",
+    ):
+        assert "refs/heads/main" in inside(box, f"git ls-remote {url}")[1], url
+    assert inside(box, "echo $GIT_TERMINAL_PROMPT") == (0, "0\n")
+    assert inside(box, f"ssh -o StrictHostKeyChecking=no -o BatchMode=yes git@{name}")[0] != 0
     code, text = inside(
         box, "cd ~/app && echo x > new && git add -A && git commit -qm new && git push origin HEAD 2>&1"
     )

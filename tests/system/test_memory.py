@@ -1,6 +1,7 @@
 """Memory of gVisor sandboxes on disk: what goes on after it, and what must not."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from tests.traces import settled, traces, wait_for
 from corral import Client, Sandbox
 from corral.errors import Conflict, InvalidInput, Unsupported
 from corral.model.lifecycle import State
+from corral.sdk.sandbox import Process
 
 pytestmark = [pytest.mark.root, pytest.mark.gvisor]
 
@@ -114,6 +116,25 @@ def test_a_suspended_sandbox_goes_on_where_it_was(traced: Daemon, busy: Sandbox,
         shown = [int(line) for line in follow.wait().stdout.split()]
         assert shown == list(range(1, len(shown) + 1))
         assert len(shown) > after
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["paused", "suspended"])
+def test_its_clock_is_right_before_anything_else_is_done(busy: Sandbox, *, memory: bool) -> None:
+    """G-345: for who ran on, too: what a certificate's time is compared with."""
+    script = "import sys, time\nfor _ in sys.stdin: print(time.time(), flush=True)"
+    old = busy.spawn(["python3", "-c", script], stdin=True)
+    busy.pause(memory=memory)
+    time.sleep(5)
+    busy.resume()
+    for asked in (None, old):
+        before = time.time()
+        now = float(busy.exec("date +%s.%N").stdout if asked is None else _asked(asked))
+        assert before - 1 <= now <= time.time() + 1
+
+
+def _asked(process: Process) -> str:
+    process.write(b"x\n")
+    return next(piece.data for piece in process.output()).decode()
 
 
 def test_stopping_or_removing_a_suspended_one_leaves_no_image(traced: Daemon, busy: Sandbox) -> None:

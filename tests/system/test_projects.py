@@ -83,6 +83,36 @@ def test_a_setup_is_done_once_and_kept(client: Client, repo: Repo) -> None:
     ]
 
 
+def test_what_a_setup_may_reach_its_sandboxes_may_not(client: Client, repo: Repo) -> None:
+    """G-320: the names that are open to it are shut when it is done, in what starts from it then and later."""
+    look = "getent hosts setup.example.com | cut -d' ' -f1"
+    repo.commit(
+        f'[setup]\nallow = ["setup.example.com"]\n[[setup.step]]\nrun = "mkdir -p node_modules; {look} > node_modules/found"\n'
+    )
+    for _ in range(2):
+        box = repo.create(client)
+        assert box.exec("cat node_modules/found", check=True).stdout.startswith("198.1")
+        assert box.exec(look).stdout == ""
+        assert [rule for rule in client.get_egress(box.id) if not rule.deny] == []
+
+
+def test_the_users_repository_knows_nothing_of_sandboxes(client: Client, repo: Repo) -> None:
+    """G-274, G-275: it can be pruned and collected while they work, and their work comes out all the same."""
+    before = {path: path.read_bytes() for path in (repo.path / ".git").rglob("*") if path.is_file()}
+    box = repo.create(client, branch="auto")
+    assert {path: path.read_bytes() for path in (repo.path / ".git").rglob("*") if path.is_file()} == before
+    repo.git("worktree", "prune", "--expire=now")
+    repo.git("gc", "--quiet", "--prune=now")
+    commit = "git -c user.name=t -c user.email=t@example.org commit -qm inside"
+    box.exec(f"echo more > file && git add -A && {commit} && git fsck --full", check=True)
+    client.pull(box.id, str(repo.path))
+    shown = subprocess.run(
+        ["git", "-C", repo.path, "worktree", "list"], check=True, capture_output=True, text=True
+    )
+    assert shown.stdout.count("\n") == 1
+    repo.git("cat-file", "-e", f"refs/corral/{box.name}^{{commit}}")
+
+
 def test_a_changed_lock_file_sets_up_anew_and_the_former_branch_is_found_again(
     client: Client, repo: Repo
 ) -> None:
