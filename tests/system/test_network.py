@@ -373,6 +373,64 @@ async def test_the_hosts_network_and_other_sandboxes_are_not_touched(
         assert outcome(networks.sandbox_netns(sandbox), connect_to("93.184.216.34", 443)) == 0
 
 
+USUAL = frozenset({53, 80, 443})
+
+
+@pytest.fixture
+async def served(networks: Networks, sandbox: SandboxId) -> AsyncIterator[SandboxId]:
+    """A sandbox's network whose sockets are open."""
+    with contextlib.ExitStack() as stack:
+        for listener in await networks.listen(sandbox, (9,)):
+            stack.enter_context(listener.sock)
+        yield sandbox
+
+
+async def test_a_network_that_is_in_order_passes(networks: Networks, served: SandboxId) -> None:
+    """G-5: whatever ports are served."""
+    await networks.probe(served, USUAL | {9})
+    with pytest.raises(HostError, match="port 9 of other addresses is not refused"):
+        await networks.probe(served, USUAL)
+
+
+async def test_a_network_without_its_gateway_does_not_pass(networks: Networks, sandbox: SandboxId) -> None:
+    """G-5."""
+    with pytest.raises(HostError, match="the gateway is not reached"):
+        await networks.probe(sandbox, USUAL)
+
+
+def change(netns: Path, command: str) -> None:
+    """Change a network from the host, as its root can."""
+    subprocess.run(["nsenter", f"--net={netns}", *command.split()], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("side", "commands", "fault"),
+    [
+        (
+            "net.ns",
+            [
+                "sysctl -qw net.ipv6.conf.lo.disable_ipv6=0",
+                "ip -6 addr add 2001:db8::2/64 dev lo",
+                "ip -6 route add local 2001:db8::/64 dev lo",
+            ],
+            "IPv6",
+        ),
+        ("net.ns", ["ip addr add 192.0.2.1/32 dev lo"], "the gateway is not reached at 192.0.2.1"),
+        ("net.ns", ["ip route del default", "ip route add blackhole default"], "the gateway is not reached at 192.0.2.1"),
+        ("gw.ns", ["iptables -I INPUT -p tcp --dport 10 -j DROP"], "port 10 of other addresses is not refused"),
+    ],
+    ids=["IPv6", "an address of its own", "no route", "a filter"],
+)  # fmt: skip
+async def test_a_network_that_something_has_changed_does_not_pass(
+    networks: Networks, served: SandboxId, side: str, commands: list[str], fault: str
+) -> None:
+    """G-5: by whatever on this host it was."""
+    for command in commands:
+        change(networks.sandbox_netns(served).with_name(side), command)
+    with pytest.raises(HostError, match=fault):
+        await networks.probe(served, USUAL | {9})
+
+
 async def test_networks_outlive_the_daemon(networks: Networks, sandbox: SandboxId, tmp_path: Path) -> None:
     later = Networks(tmp_path)
     try:

@@ -201,6 +201,10 @@ class OciDriver:
             return await self._networks.open_ports(spec.id, only)
         return await self._networks.listen(spec.id, spec.egress.ports)
 
+    async def probe(self, spec: SandboxSpec, served: Set[int]) -> None:
+        """As Driver says."""
+        await self._networks.probe(spec.id, served)
+
     async def start(self, spec: SandboxSpec, template: Template, saved: Saved | None = None) -> None:
         """As Driver says."""
         runtime = self._runtime(spec.runtime)

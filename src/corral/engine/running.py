@@ -102,6 +102,7 @@ class Running:
         async with self._starting:
             await self._driver.prepare(spec, template)
             await self.attach(spec, grant)
+            await self._driver.probe(spec, self._gateway.ports(spec.id))
             await self._driver.start(spec, template, saved)
             sandbox = self._registry.get(spec.id)
             if sandbox is not None:

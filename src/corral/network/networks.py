@@ -18,7 +18,7 @@ import contextlib
 import os
 import queue
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from corral.host import mounts, namespaces, syscalls
 from corral.host.turns import Turns
 from corral.model.ids import SandboxId, is_id
 from corral.network.pair import SANDBOX_ADDRESS, Pair, make_pair, restore_sandbox_side
+from corral.network.probe import probe
 from corral.network.sockets import open_listeners, open_ports, open_socket
 
 _T = TypeVar("_T")
@@ -78,6 +79,15 @@ class Networks:
         return await self._run(
             lambda: self._with_gateway(sandbox, lambda fd: open_ports(fd, ports)), _close_listeners
         )
+
+    async def probe(self, sandbox: SandboxId, served: Container[int]) -> None:
+        """Try from the sandbox's side what it reaches, with `served` ports listened at, before anything runs there."""
+
+        def work() -> None:
+            with _opened(self.sandbox_netns(sandbox)) as fd:
+                probe(fd, served)
+
+        await self._run(work)
 
     async def connect(self, sandbox: SandboxId, port: int, *, inside: bool) -> socket.socket | None:
         """A connected stream socket to a port of the sandbox; None where nothing listens. The caller owns it.

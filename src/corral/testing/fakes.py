@@ -189,6 +189,10 @@ class FakeDriver:
         """It is gone."""
         self.saved.discard(image)
 
+    async def probe(self, spec: SandboxSpec, served: Set[int]) -> None:
+        """All is well."""
+        self._step("probe")
+
     async def start(self, spec: SandboxSpec, template: Template, saved: Saved | None = None) -> None:
         """It runs."""
         self._step("start")

@@ -292,7 +292,7 @@ async def test_streams_that_are_given_up_without_end_end_the_connection(service:
 
 
 async def test_a_server_that_does_not_speak_it_is_named(inside: Inside) -> None:
-    """G-111: the client is told, and HTTP/1.1 works there as before."""
+    """G-109, G-111: nothing is translated; the client is told, and HTTP/1.1 works there as before."""
     await inside.bind(Binding((HOST,), (inside.server,)))
     service = Grpc(inside, Handler(), grpc.ssl_channel_credentials(inside.authority.encode()))
     async with service.channel() as channel:

@@ -268,7 +268,7 @@ async def test_another_tenants_sandbox_does_not_exist(world: World) -> None:
 async def test_no_process_runs_before_the_gateway_serves_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G-4, G-14: at each start; and none runs where the gateway cannot serve it."""
+    """G-4, G-5, G-14: at each start; and none runs where the gateway cannot serve it, or the network is not as it must be."""
     sandboxes, started = world.engine(), []
     real = world.driver.start
 
@@ -284,14 +284,16 @@ async def test_no_process_runs_before_the_gateway_serves_it(
     await sandboxes.start(DEFAULT_TENANT, "box")
     assert started == [box.id] * 2
     await sandboxes.stop(DEFAULT_TENANT, "box", 1.0)
-    world.gateway.fail_at.add("attach")
-    for attempt in (
-        sandboxes.start(DEFAULT_TENANT, "box"),
-        sandboxes.create(DEFAULT_TENANT, CreateRequest(name="other")),
-    ):
-        with pytest.raises(HostError, match="attach was told to fail"):
-            await attempt
+    for step in ("attach", "probe"):
+        world.driver.fail_at = world.gateway.fail_at = {step}
+        for attempt in (
+            sandboxes.start(DEFAULT_TENANT, "box"),
+            sandboxes.create(DEFAULT_TENANT, CreateRequest(name="other")),
+        ):
+            with pytest.raises(HostError, match=f"{step} was told to fail"):
+                await attempt
     assert started == [box.id] * 2
+    assert world.gateway.attached == {}
 
 
 async def test_a_sandbox_whose_first_process_ends_is_stopped(world: World) -> None:

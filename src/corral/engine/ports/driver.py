@@ -57,6 +57,11 @@ class Driver(Protocol):
         """Listening sockets in the gateway namespace of a prepared sandbox, new ones at each call (the former must be
         closed by then): all that its egress policy needs, or those of the TLS ports `only`. The caller owns them."""
 
+    async def probe(self, spec: SandboxSpec, served: Set[int]) -> None:
+        """Try what a prepared sandbox would reach, from its own network, while its sockets of `listen` are open; `served` are
+        their ports. Raises HostError where anything but the gateway would be reached, or the gateway would not (G-5).
+        """
+
     async def start(self, spec: SandboxSpec, template: Template, saved: "Saved | None" = None) -> None:
         """Start PID 1 of a prepared sandbox, or let it go on from what was `saved`. On failure nothing of it runs. Raises
         NotFound and Conflict for an image that is not there, or cannot be read any more."""
