@@ -180,6 +180,29 @@ def test_the_first_process_finds_the_gateway_in_place(client: Client, isolation:
         client.remove_template("eager")
 
 
+@pytest.mark.parametrize("isolation", ["container", "gvisor"])
+def test_a_network_inside_the_network_reaches_no_more(client: Client, isolation: str) -> None:
+    """G-130: where a container engine's namespaces can be made at all, the gateway is all that is reached from them, or
+    nothing is.
+    """
+    ask = "curl -s -m 5 -o /dev/null -w '%{http_code}'"
+    with Sandbox.create(client=client, isolation=isolation) as box:
+        for flags in (
+            "--user --map-root-user",
+            "--user --map-root-user --net",
+            "--net",
+            "--net --mount --pid --fork",
+        ):
+            for user in ("user", "root"):
+                got = box.exec(
+                    f"unshare {flags} {ask} -H 'Host: evil.example' http://203.0.113.9/", user=user
+                )
+                assert got.stdout in ("", "000", "403"), (flags, user, got)
+                got = box.exec(f"unshare {flags} {ask} http://203.0.113.9:8080/", user=user)
+                assert got.stdout in ("", "000"), (flags, user, got)
+        assert box.exec(f"{ask} -H 'Host: evil.example' http://203.0.113.9/").stdout == "403"
+
+
 def test_a_token_is_the_same_after_a_pause_and_so_is_what_was_spent(client: Client, model: Model) -> None:
     """G-20, G-220: and when it ends."""
     client.put_secret("talk", model.key, "anthropic", model.url)
