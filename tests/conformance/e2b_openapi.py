@@ -71,6 +71,25 @@ _METRIC = _object(
 )
 _SANDBOX = _object("templateID", "sandboxID", "clientID", "envdVersion")
 _NAMED = _object("templateID", "public")
+_ASSIGNMENT = _object("assignmentId", "buildId", "assignedAt", "buildCreatedAt", "buildFinishedAt")
+_GROUPS = {
+    "type": "object",
+    "required": ["tags", "nextCursor"],
+    "properties": {
+        "tags": _list(
+            {
+                "type": "object",
+                "required": ["tag", "assignments", "hasMore"],
+                "properties": {"assignments": _list(_ASSIGNMENT)},
+            }
+        )
+    },
+}
+_ASSIGNMENTS = {
+    "type": "object",
+    "required": ["data", "nextCursor"],
+    "properties": {"data": _list(_ASSIGNMENT)},
+}
 _FILTERS = _query(
     metadata=_TEXT,
     state={"type": "array", "items": {"enum": ["running", "paused"]}},
@@ -145,6 +164,22 @@ DESCRIBED: dict[tuple[str, str], tuple[type[Wire] | None, dict[int, Schema | Non
         {200: _object("exists", "normalizedTag")},
         _query(tag=_TEXT),
     ),
+    ("GET", "/templates/{templateID}/tags/groups"): (
+        None,
+        {200: _GROUPS},
+        _query(
+            assignmentLimit=_LIMIT,
+            tagsLimit=_LIMIT,
+            tagsCursor=_TEXT,
+            search=_TEXT,
+            sort={"enum": ["latest_asc", "latest_desc", "name_asc", "name_desc"]},
+        ),
+    ),
+    ("GET", "/templates/{templateID}/tags/{tag}/assignments"): (
+        None,
+        {200: _ASSIGNMENTS},
+        _query(cursor=_TEXT, limit=_LIMIT),
+    ),
     ("POST", "/v2/templates"): (templates.NewTemplate, {202: _object(*_LEGACY)}, []),
     ("POST", "/v3/templates"): (templates.NewTemplate, {202: _object(*_REGISTERED)}, []),
     ("GET", "/templates/{templateID}/files/{hash}"): (None, {201: _object("present", "url")}, []),
@@ -169,8 +204,6 @@ LEFT_OUT = {
     ],
     "builds for minutes": [("POST", "/v2/templates/{id}/builds/{build}")],
     "only refuse": [
-        ("GET", "/templates/{id}/tags/groups"),
-        ("GET", "/templates/{id}/tags/{tag}/assignments"),
         ("POST", "/templates"),
         ("POST", "/templates/{id}"),
         ("POST", "/templates/{id}/builds/{build}"),

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import secrets as randomness
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from corral.engine.ports import Clock, ImportedImage, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
 from corral.model.ids import ImageId, LayerDigest, TemplateId, TenantId, check_template_name
-from corral.model.template import MachineState, Origin, Template, TemplateConfig
+from corral.model.template import Assignment, MachineState, Origin, Template, TemplateConfig
 
 BASE = "base"
 CHECKPOINT = "checkpoint:"
@@ -174,7 +174,7 @@ class Templates:
                     return None
                 size = sum([await self._layers.size(layer) for layer in layers])
                 shorter = replace(template, id=TemplateId(randomness.token_hex(8)), layers=layers, size=size)
-                await self._add(shorter)
+                await self._add(shorter, shortened=template.id)
                 self._prune_wanted = True
                 return shorter
 
@@ -198,6 +198,11 @@ class Templates:
                 memory=template.memory,
                 origin=template.origin,
             )
+
+    async def history(self, tenant: TenantId, name: str) -> Sequence[Assignment]:
+        """What a name, and that name with each tag (`name:tag`), stood for, oldest first. A name that was removed has none,
+        and of the others the last hundred are kept."""
+        return await self._store.assignments(tenant, name)
 
     async def publish(
         self,
@@ -322,10 +327,10 @@ class Templates:
         await self._add(template)
         return template
 
-    async def _add(self, template: Template) -> None:
+    async def _add(self, template: Template, shortened: TemplateId | None = None) -> None:
         """Layers first: no power cut leaves a template without them."""
         await self._layers.flush()
-        await self._store.add_template(template)
+        await self._store.add_template(template, shortened=shortened)
         self._changed(template.tenant)
 
     def _changed(self, tenant: TenantId) -> None:

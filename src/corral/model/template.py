@@ -57,6 +57,18 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Assignment:
+    """That a name was given to a template: what it stood for from `at` on. `build` is the same for all templates that hold the
+    same (`engine.fingerprint`), the first of which was made at `built_at`."""
+
+    template: TemplateId
+    name: str
+    build: str
+    built_at: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """Ordered read-only layers, lowest first, and a configuration. `size` in bytes over all layers."""
 

@@ -10,7 +10,14 @@ from sqlalchemy import Connection, update
 from corral.store import schema
 
 OPTION = "corral_instance"
-_OWNED = (schema.sandboxes, schema.templates, schema.reservations, schema.approvals, schema.pools)
+_OWNED = (
+    schema.sandboxes,
+    schema.templates,
+    schema.assignments,
+    schema.reservations,
+    schema.approvals,
+    schema.pools,
+)
 
 
 def own(db: Connection) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from corral.errors import InternalError
 
-HEAD = "0013"
+HEAD = "0014"
 """The newest migration; a test holds it equal to the newest file in `migrations/versions`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,6 +91,21 @@ templates = Table(
     Index(None, "tenant", "name"),
 )
 """`current` is false for one that was replaced or removed while a sandbox used it."""
+
+assignments = Table(
+    "assignments",
+    metadata,
+    Column("template", String(16), primary_key=True),
+    Column("instance", String(16), nullable=False),
+    Column("tenant", String(63), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("build", String(64), nullable=False),
+    Column("built_at", UtcTime, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Index(None, "instance", "tenant", "name"),
+    Index(None, "build"),
+)
+"""What names of templates stood for, from when on: those of templates that are offered, and of those that they replaced."""
 
 sandboxes = Table(
     "sandboxes",

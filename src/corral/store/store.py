@@ -21,7 +21,7 @@ from corral.model.receipt import Past, Work
 from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Identity, Secret, SecretInfo
-from corral.model.template import Template
+from corral.model.template import Assignment, Template
 from corral.model.usage import UsageTotal
 from corral.model.volume import Volume
 from corral.store import (
@@ -199,11 +199,15 @@ class SqlStore:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
         await self._database.run_durable(sandboxes.set_grant, grant)
 
-    async def add_template(self, template: Template) -> None:
+    async def add_template(self, template: Template, *, shortened: TemplateId | None = None) -> None:
         """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's
-        layers).
+        layers). `shortened`: the one that it is with fewer layers.
         """
-        await self._database.run_durable(templates.add, template)
+        await self._database.run_durable(templates.add, template, shortened)
+
+    async def assignments(self, tenant: TenantId, name: str) -> list[Assignment]:
+        """What a template's name, and that name with each tag, stood for, oldest first."""
+        return await self._database.run(templates.assignments, tenant, name)
 
     async def add_hidden_template(self, template: Template) -> None:
         """Insert one that is not offered: for a sandbox that is about to be made, and forgotten with it."""

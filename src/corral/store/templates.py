@@ -6,6 +6,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     insert,
     not_,
     or_,
@@ -16,15 +17,19 @@ from sqlalchemy import (
     exists as sql_exists,
 )
 
+from corral.engine.fingerprint import fingerprint
 from corral.errors import NotFound
 from corral.model.ids import LayerDigest, TemplateId, TenantId
-from corral.model.template import Template
+from corral.model.template import Assignment, Template
 from corral.store import schema
 from corral.store.codec import decode
 from corral.store.instances import own
 from corral.wire.codec import encode
 
-_templates, _sandboxes = schema.templates, schema.sandboxes
+KEPT_ASSIGNMENTS = 100
+"""Of each name: the last ones, that of now among them."""
+
+_templates, _sandboxes, _assignments = schema.templates, schema.sandboxes, schema.assignments
 _this = _templates.c.id == bindparam("template")
 _in_use = sql_exists().where(_sandboxes.c.template == _templates.c.id)
 
@@ -35,11 +40,54 @@ _own = _templates.c.instance == bindparam("own")
 _LAYERS = select(_templates.c.layers).where(_own, or_(_templates.c.current, _in_use))
 
 
-def add(db: Connection, template: Template) -> None:
-    """Insert; the current one of the same tenant and name is replaced."""
+def add(db: Connection, template: Template, shortened: TemplateId | None) -> None:
+    """Insert; the current one of the same tenant and name is replaced. `shortened`: the one that it is with fewer layers."""
     same = (_templates.c.tenant == template.tenant, _templates.c.name == template.name)
     _retire(db, and_(_templates.c.instance == own(db), *same))
     _insert(db, template, current=True)
+    if shortened is None:
+        _assign(db, template)
+        return
+    changed = {"template": template.id, "build": fingerprint(template)}
+    db.execute(update(_assignments).where(_assignments.c.template == shortened).values(changed))
+
+
+def _assign(db: Connection, template: Template) -> None:
+    """Note what the name of a template stands for from now on, and forget what it stood for long ago."""
+    build, own_tenant = fingerprint(template), _assignments.c.tenant == template.tenant
+    mine = and_(_assignments.c.instance == own(db), own_tenant)
+    first = db.scalar(select(func.min(_assignments.c.built_at)).where(mine, _assignments.c.build == build))
+    db.execute(
+        insert(_assignments).values(
+            template=template.id,
+            instance=own(db),
+            tenant=template.tenant,
+            name=template.name,
+            build=build,
+            built_at=first or template.created_at,
+            at=template.created_at,
+        )
+    )
+    named = and_(mine, _assignments.c.name == template.name, _assignments.c.template != template.id)
+    newest = _assignments.c.at.desc(), _assignments.c.template.desc()
+    former = select(_assignments.c.template).where(named).order_by(*newest)
+    long_ago = list(db.scalars(former.offset(KEPT_ASSIGNMENTS - 1)))
+    if long_ago:
+        db.execute(delete(_assignments).where(_assignments.c.template.in_(long_ago)))
+
+
+def assignments(db: Connection, tenant: TenantId, name: str) -> list[Assignment]:
+    """Of a name and all that are that name with a tag, oldest first."""
+    named = or_(_assignments.c.name == name, _assignments.c.name.startswith(f"{name}:", autoescape=True))
+    rows = db.execute(
+        select(_assignments)
+        .where(_assignments.c.instance == own(db), _assignments.c.tenant == tenant, named)
+        .order_by(_assignments.c.at, _assignments.c.template)
+    )
+    return [
+        Assignment(TemplateId(row.template), row.name, row.build, built_at=row.built_at, at=row.at)
+        for row in rows
+    ]
 
 
 def add_hidden(db: Connection, template: Template) -> None:
@@ -69,7 +117,11 @@ def _insert(db: Connection, template: Template, *, current: bool) -> None:
 
 
 def remove(db: Connection, template: TemplateId) -> None:
-    """No longer offer it."""
+    """No longer offer it, and forget what its name stood for."""
+    names = select(_templates.c.instance, _templates.c.tenant, _templates.c.name)
+    for row in db.execute(names.where(_templates.c.id == template, _templates.c.current)).all():
+        same = (_assignments.c.tenant == row.tenant, _assignments.c.name == row.name)
+        db.execute(delete(_assignments).where(_assignments.c.instance == row.instance, *same))
     _retire(db, _templates.c.id == template)
 
 

@@ -16,6 +16,7 @@ from tests.unit.store import where
 from corral.daemon.clock import SystemClock
 from corral.engine.acting import act_for
 from corral.engine.keys import ApiKeys
+from corral.engine.fingerprint import fingerprint
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.budget import Outcome, Reservation, Settlement
@@ -30,6 +31,7 @@ from corral.model.usage import Tokens, Usage, UsageTotal
 from corral.store import schema
 from corral.store.database import Database
 from corral.store.store import SqlStore
+from corral.store.templates import KEPT_ASSIGNMENTS
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
 NUMBERS = itertools.count(1)
@@ -265,6 +267,99 @@ async def test_templates_of_tenants_are_apart(store: SqlStore) -> None:
     await store.add_template(theirs)
     assert await store.templates(OTHER) == [theirs]
     assert await store.templates() == [mine, theirs]
+
+
+def named(number: int, name: str = "app:v1") -> Template:
+    config = TemplateConfig(limits=Limits(cpus=2))
+    return replace(a_template(number, name), layers=(LayerDigest(f"sha256:{number:064x}"),), config=config)
+
+
+async def test_what_a_name_stood_for_is_kept_until_it_is_removed(store: SqlStore) -> None:
+    for template in (named(1), named(2), named(3, "app"), named(4, "app_2"), named(5, "other:v1")):
+        await store.add_template(template)
+    found = await store.assignments(DEFAULT_TENANT, "app")
+    assert [(item.template, item.name, item.at) for item in found] == [
+        (item.id, item.name, item.created_at) for item in (named(1), named(2), named(3, "app"))
+    ]
+    assert len({item.build for item in found}) == 3
+    assert await store.assignments(OTHER, "app") == []
+    await store.add_hidden_template(replace(named(6), id=TemplateId("f" * 16)))
+    await store.remove_template(TemplateId("f" * 16))  # which never had the name
+    assert await store.assignments(DEFAULT_TENANT, "app") == found
+    await store.remove_template(named(2).id)
+    assert await store.assignments(DEFAULT_TENANT, "app") == found[2:]
+
+
+async def test_one_build_under_several_names_is_one_build(store: SqlStore) -> None:
+    first, again = (
+        named(1),
+        replace(named(1, "app:v2"), id=TemplateId("e" * 16), created_at=NOW + timedelta(1)),
+    )
+    for template in (first, again, named(3)):
+        await store.add_template(template)
+    one, other, two = await store.assignments(DEFAULT_TENANT, "app")
+    assert (one.name, other.name, two.name) == ("app:v1", "app:v1", "app:v2")
+    assert one.build == two.build != other.build
+    assert two.built_at == one.built_at == first.created_at
+    assert two.at == again.created_at
+
+
+async def test_a_build_that_was_read_back_is_the_same_build(store: SqlStore) -> None:
+    config = TemplateConfig(env={"B": "", "A": "1"}, limits=Limits(cpus=2, memory=1 << 30))
+    await store.add_template(replace(named(1), config=config))
+    read = await store.template(named(1).id)
+    assert fingerprint(read) == fingerprint(replace(named(1), config=config))
+    assert fingerprint(read) != fingerprint(replace(read, config=replace(config, env={"A": "1"})))
+    assert fingerprint(read) != fingerprint(replace(read, config=replace(config, sudo=False)))
+
+
+async def test_a_template_that_was_shortened_is_the_one_that_it_was(store: SqlStore) -> None:
+    await store.add_template(named(1))
+    await store.add_template(named(2))
+    former = await store.assignments(DEFAULT_TENANT, "app")
+    shorter = replace(named(3), created_at=named(2).created_at)
+    await store.add_template(shorter, shortened=named(2).id)
+    first, last = await store.assignments(DEFAULT_TENANT, "app")
+    assert first == former[0]
+    assert replace(last, build="", template=former[1].template) == replace(former[1], build="")
+    assert (last.template, last.build) == (shorter.id, fingerprint(shorter))
+
+
+async def test_of_each_name_the_last_hundred_are_kept(store: SqlStore) -> None:
+    await store.add_template(named(1000, "app:v2"))
+    for number in range(1, KEPT_ASSIGNMENTS + 3):
+        await store.add_template(named(number))
+    found = await store.assignments(DEFAULT_TENANT, "app:v1")
+    assert [item.template for item in found] == [
+        named(number).id for number in range(3, KEPT_ASSIGNMENTS + 3)
+    ]
+    assert len(await store.assignments(DEFAULT_TENANT, "app:v2")) == 1
+    past = replace(named(2000), created_at=NOW - timedelta(1))  # as after a clock was set back
+    await store.add_template(past)
+    found = await store.assignments(DEFAULT_TENANT, "app:v1")
+    assert (len(found), found[0].template) == (KEPT_ASSIGNMENTS, past.id)
+
+
+async def test_names_of_an_older_schema_stand_for_what_they_stood_for(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    one, same = named(1), replace(named(1, "app"), id=TemplateId("e" * 16), created_at=NOW + timedelta(1))
+    box = a_sandbox()
+    for template in (one, same, named(3, "app:v2")):
+        await store.add_template(template)
+    await store.add_sandbox(box, a_grant(box))
+    await store.add_template(named(4))  # the one that it replaces stays for the sandbox, and has no name
+    wanted = [item for item in await store.assignments(DEFAULT_TENANT, "app") if item.template != one.id]
+    await store.close()
+    where.change(
+        tmp_path,
+        "DROP TABLE assignments",
+        "UPDATE alembic_version SET version_num = '0013'",
+    )
+    again = await open_store(tmp_path)
+    found = await again.assignments(DEFAULT_TENANT, "app")
+    assert [replace(item, built_at=NOW) for item in found] == [replace(item, built_at=NOW) for item in wanted]
+    assert {item.name: item.built_at for item in found}["app"] == same.created_at
+    await again.close()
 
 
 # secrets, tokens, API keys

@@ -38,7 +38,7 @@ from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, Termina
 from corral.model.receipt import ChangedFile, DeniedSum, MadeCommit, Past, Pushed, Receipt, Work
 from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec, Stats
 from corral.model.secrets import ApiKeyInfo, Identity, Provider, Secret, SecretForm, SecretInfo
-from corral.model.template import Template, TemplateConfig
+from corral.model.template import Assignment, Template, TemplateConfig
 from corral.model.usage import Tokens, UsageTotal
 from corral.sdk.client import AsyncClient, Client
 from corral.sdk.settings import settings
@@ -355,6 +355,10 @@ class FakeFiles:
 class FakeTemplates:
     def __init__(self) -> None:
         self.by_name = {"base": template("base")}
+        self.given: list[Assignment] = []
+
+    async def history(self, tenant: TenantId, name: str) -> Sequence[Assignment]:
+        return [item for item in self.given if item.name.partition(":")[0] == name]
 
     async def list(self, tenant: TenantId) -> Sequence[Template]:
         return list(self.by_name.values())

@@ -354,8 +354,6 @@ async def test_old_clients_are_told_nothing_of_an_update(
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/templates/app/tags/groups"),
-        ("GET", "/templates/app/tags/v1/assignments"),
         ("POST", "/templates"),
         ("POST", "/templates/app"),
         ("POST", "/templates/app/builds/0b8e1f0c-4b1e-4a64-a9d4-6f1d3a0f6d3b"),

@@ -10,7 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.context import Authenticate
-from corral.api.e2b import logs, metrics, pausing, sandboxes, snapshots, templates, volumes
+from corral.api.e2b import logs, metrics, pausing, sandboxes, snapshots, tags, templates, volumes
 from corral.api.e2b.builds import Builds
 from corral.api.e2b.calls import Call, Handler, refusing, route
 from corral.api.e2b.dataplane import DataPlane
@@ -46,17 +46,17 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/default-templates", templates.list_default_templates),
     ("GET", "/v2/templates", templates.page_templates),
     ("GET", "/templates/aliases/{alias}", templates.get_alias),
-    ("POST", "/templates/tags", templates.assign_tags),
-    ("DELETE", "/templates/tags", templates.delete_tags),
+    ("POST", "/templates/tags", tags.assign_tags),
+    ("DELETE", "/templates/tags", tags.delete_tags),
     ("GET", "/templates/{id}", templates.get_template),
     ("DELETE", "/templates/{id}", templates.delete_template),
     ("PATCH", "/v2/templates/{id}", templates.update_template),
     ("PATCH", "/templates/{id}", templates.update_template_v1),
-    ("GET", "/templates/{id}/tags", templates.list_tags),
-    ("GET", "/templates/{id}/tags/count", templates.count_tags),
-    ("GET", "/templates/{id}/tags/exists", templates.has_tag),
-    ("GET", "/templates/{id}/tags/groups", templates.tag_history),
-    ("GET", "/templates/{id}/tags/{tag}/assignments", templates.tag_history),
+    ("GET", "/templates/{id}/tags", tags.list_tags),
+    ("GET", "/templates/{id}/tags/count", tags.count_tags),
+    ("GET", "/templates/{id}/tags/exists", tags.has_tag),
+    ("GET", "/templates/{id}/tags/groups", tags.tag_groups),
+    ("GET", "/templates/{id}/tags/{tag}/assignments", tags.tag_assignments),
 )
 _ELSEWHERE = ("teams", "secrets", "api-keys", "access-tokens", "nodes", "admin")
 """First parts of paths that E2B has and Corral has not."""

@@ -2,8 +2,9 @@
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -79,7 +80,7 @@ def matching(sandboxes: Sequence[Sandbox], query: QueryParams, templates: set[st
 
 def page_of(items: Sequence[T], keys: Sequence[Key], query: QueryParams) -> Page[T]:
     """The page that `limit`, `order` and `nextToken` of a query name; the newest come first. Raises Refusal."""
-    limit = _limit(query.get("limit"))
+    limit = page_size(query)
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise Refusal(400, f"validation error: order {order[:40]!r} is neither asc nor desc")
@@ -99,13 +100,40 @@ def _rank(key: Key) -> tuple[float, str]:
     return -round(moment.timestamp() * 1_000_000), name
 
 
-def _limit(text: str | None) -> int:
-    if text is None:
+def page_size(query: QueryParams, name: str = "limit") -> int:
+    """How many items a page has, by that part of a query. Raises Refusal."""
+    if name not in query:
         return MAX_PAGE
-    found = digits(text, 9)
+    found = digits(query[name], 9)
     if found is None or not 1 <= found <= MAX_PAGE:
-        raise Refusal(400, f"validation error: limit must be 1 to {MAX_PAGE}")
+        raise Refusal(400, f"validation error: {name} must be 1 to {MAX_PAGE}")
     return found
+
+
+def page_by(keys: Mapping[str, tuple[str, ...]], sort: str, limit: int, cursor: str | None) -> Page[str]:
+    """The page of names behind a cursor, in the order of their keys: backwards where `sort` ends in `desc`. A cursor holds for
+    its `sort` alone. Raises Refusal."""
+    backwards = sort.endswith("desc")
+    rows = sorted(((key, name) for name, key in keys.items()), reverse=backwards)
+    if cursor:
+        last = _parse_place(cursor, sort)
+        rows = [(key, name) for key, name in rows if (key < last if backwards else key > last)]
+    more = _place(sort, rows[limit - 1][0]) if len(rows) > limit else None
+    return Page([name for _, name in rows[:limit]], more)
+
+
+def _place(sort: str, key: tuple[str, ...]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([sort, *key]).encode()).decode()
+
+
+def _parse_place(cursor: str, sort: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or found[:1] != [sort] or not all(isinstance(part, str) for part in found):
+        raise Refusal(400, "Invalid next token")
+    return tuple(found[1:])
 
 
 def _time(text: str) -> datetime:

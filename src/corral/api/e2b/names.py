@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.api.e2b.failures import Refusal
+from corral.engine.fingerprint import fingerprint
 from corral.model.ids import TenantId, is_id
 from corral.model.template import Template
 
@@ -64,7 +65,12 @@ def alias_of(template: Template) -> str:
 
 def tag_of(template: Template) -> str:
     """Its tag."""
-    return template.name.partition(":")[2] or DEFAULT_TAG
+    return tag_in(template.name)
+
+
+def tag_in(name: str) -> str:
+    """The tag of a template of that name."""
+    return name.partition(":")[2] or DEFAULT_TAG
 
 
 def template_id(tenant: TenantId, alias: str) -> str:
@@ -87,8 +93,12 @@ def build_id(template: Template, siblings: Sequence[Template]) -> str:
     built = [tag_of(item) for item in same if is_build(tag_of(item))]
     if built:
         return built[-1]
-    held = f"{template.tenant} {alias_of(template)} {' '.join(template.layers)} {template.config}"
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, held))
+    return computed_build_id(template.tenant, alias_of(template), fingerprint(template))
+
+
+def computed_build_id(tenant: TenantId, alias: str, fingerprint: str) -> str:
+    """The id of a build that no client of E2B's made."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{tenant} {alias} {fingerprint}"))
 
 
 def is_named(template: Template, text: str) -> bool:

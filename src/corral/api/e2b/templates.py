@@ -1,26 +1,16 @@
-"""Templates on the control plane: looked up, listed, tagged, removed."""
+"""Templates on the control plane: looked up, listed, removed."""
 
 from starlette.responses import JSONResponse, Response
 
 from corral.api.e2b.calls import VISIBLE, Call
-from corral.api.e2b.failures import Refusal, not_supported
+from corral.api.e2b.failures import Refusal
 from corral.api.e2b.listing import page_of
-from corral.api.e2b.names import (
-    DEFAULT_TAG,
-    Reference,
-    alias_of,
-    build_id,
-    checked_tag,
-    is_build,
-    parse_reference,
-    tag_of,
-    template_id,
-)
+from corral.api.e2b.names import DEFAULT_TAG, alias_of, build_id, parse_reference, tag_of, template_id
 from corral.api.e2b.references import find_template, names_of, next_token, shape_of, templates_of
 from corral.api.e2b.shapes import template_of
 from corral.engine.templates import BASE
 from corral.model.template import Template
-from corral.protocol.e2b.templates import AssignTags, DeleteTags, UpdateTemplate
+from corral.protocol.e2b.templates import UpdateTemplate
 
 
 async def list_templates(call: Call) -> Response:
@@ -53,11 +43,6 @@ async def _current(call: Call) -> list[tuple[Template, list[Template]]]:
 
 def _default(siblings: list[Template]) -> Template:
     return next((item for item in siblings if tag_of(item) == DEFAULT_TAG), siblings[-1])
-
-
-def _tagged(siblings: list[Template]) -> list[Template]:
-    """Those that clients gave a tag; a build alone has none."""
-    return [item for item in siblings if not is_build(tag_of(item))]
 
 
 async def get_template(call: Call) -> Response:
@@ -116,68 +101,4 @@ async def delete_template(call: Call) -> Response:
         raise Refusal(400, f"template '{reference.alias}' is used by sandboxes: kill them first")
     for item in found:
         await call.engine.templates.remove(call.tenant, item.id)
-    return Response(status_code=204)
-
-
-# -- tags -----------------------------------------------------------------------------------------------------------
-
-
-async def list_tags(call: Call) -> Response:
-    """What tags a template has."""
-    _, found = await templates_of(call, call.parameter("id"))
-    return JSONResponse(
-        [
-            {"tag": tag_of(item), "buildID": build_id(item, found), "createdAt": item.created_at.isoformat()}
-            for item in _tagged(found)
-        ]
-    )
-
-
-async def count_tags(call: Call) -> Response:
-    """How many."""
-    _, found = await templates_of(call, call.parameter("id"))
-    return JSONResponse({"total": len(_tagged(found))})
-
-
-async def has_tag(call: Call) -> Response:
-    """Whether a template has one."""
-    _, found = await templates_of(call, call.parameter("id"))
-    tag = checked_tag(call.request.query_params.get("tag", ""))
-    return JSONResponse({"exists": tag in map(tag_of, found), "normalizedTag": tag})
-
-
-async def tag_history(call: Call) -> Response:
-    """What a tag pointed to before; only what it points to now is kept."""
-    raise not_supported("the history of tags", "GET /templates/{id}/tags tells what tags a template has")
-
-
-async def assign_tags(call: Call) -> Response:
-    """Let tags point to a build."""
-    body = await call.body(AssignTags)
-    if not body.tags:
-        raise Refusal(400, "validation error: tags: at least one is needed")
-    tags = [checked_tag(tag) for tag in body.tags]
-    template = await find_template(call, body.target)
-    for tag in tags:
-        name = Reference(alias_of(template), tag).name
-        await call.engine.templates.tag(call.tenant, template.id, name)
-    _, found = await templates_of(call, alias_of(template))
-    return JSONResponse({"tags": tags, "buildID": build_id(template, found)}, 201)
-
-
-async def delete_tags(call: Call) -> Response:
-    """Take tags away from a template."""
-    body = await call.body(DeleteTags)
-    if ":" in body.name or not body.tags:
-        raise Refusal(400, "validation error: the name has no tag, and tags has at least one")
-    tags = {checked_tag(tag) for tag in body.tags}
-    if DEFAULT_TAG in tags:
-        raise Refusal(400, f"the tag '{DEFAULT_TAG}' cannot be removed")
-    parse_reference(call.tenant, body.name)
-    _, found = await templates_of(call, body.name)
-    for missing in tags - {tag_of(item) for item in found}:
-        raise Refusal(404, f"tag '{missing}' does not exist for template '{body.name[:100]}'")
-    for item in found:
-        if tag_of(item) in tags:
-            await call.engine.templates.remove(call.tenant, item.id)
     return Response(status_code=204)

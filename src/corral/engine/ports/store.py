@@ -16,7 +16,7 @@ from corral.model.receipt import Past, Work
 from corral.model.route import Route
 from corral.model.sandbox import Isolation, Sandbox, SandboxSpec
 from corral.model.secrets import ApiKeyInfo, Identity, Secret, SecretInfo
-from corral.model.template import Template
+from corral.model.template import Assignment, Template
 from corral.model.usage import UsageTotal
 from corral.model.volume import Volume
 
@@ -89,8 +89,13 @@ class Store(Protocol):
     async def set_grant(self, grant: Grant) -> None:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
 
-    async def add_template(self, template: Template) -> None:
-        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers)."""
+    async def add_template(self, template: Template, *, shortened: TemplateId | None = None) -> None:
+        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers). `shortened`:
+        the one that it is with fewer layers, so that its name stands for what it stood for."""
+
+    async def assignments(self, tenant: TenantId, name: str) -> list[Assignment]:
+        """What a template's name, and that name with each tag, stood for, oldest first: the last hundred of each. Those of a
+        name go with what it stands for."""
 
     async def add_hidden_template(self, template: Template) -> None:
         """Insert one that is not offered: for a sandbox that is about to be made, and forgotten with it."""
