@@ -47,6 +47,8 @@ class Recovery:
             async with self._registry.lock(sandbox.id):
                 try:
                     await self._recover_one(sandbox)
+                    # A stop that was cut and did not come to pass leaves the end of its life as it was.
+                    await self._registry.set_rests(sandbox.id, rests=False)
                 except CorralError as error:
                     log.error("sandbox %s could not be recovered: %s", sandbox.spec.name, error)
         owned = {sandbox.id for sandbox in self._registry.all()}

@@ -174,7 +174,10 @@ class Registry:
 
     async def _keep_end(self, sandbox: Sandbox, then: State) -> Sandbox:
         """The sandbox, which is about to be in another state. Where it is stopped while its time stands still, that would run
-        on, with all the time that it was paused: so it has no end any more, or, paused by the host alone, a later one."""
+        on, with all the time that it was paused: so it has no end any more, or, paused by the host alone, a later one. Nor
+        has one an end that was stopped to rest."""
+        if then is State.STOPPED and sandbox.spec.rests:
+            return await self._respec(sandbox.id, replace(sandbox.spec, ttl=None, rests=False))
         if then is not State.STOPPED or sandbox.state not in STANDING_STILL or sandbox.spec.ttl is None:
             return sandbox
         if sandbox.state is not State.SUSPENDING and not by_host(sandbox.reason):
@@ -191,6 +194,12 @@ class Registry:
     async def set_expiry(self, sandbox: SandboxId, expiry: Expiry) -> Sandbox:
         """Change what happens at the end of its life."""
         return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, expiry=expiry))
+
+    async def set_rests(self, sandbox: SandboxId, *, rests: bool) -> None:
+        """Note that the end of its life goes once it is stopped, or that it does not. Nothing to do for one that is gone."""
+        current = self._sandboxes.get(sandbox)
+        if current is not None and current.spec.rests != rests:
+            await self._respec(sandbox, replace(current.spec, rests=rests))
 
     async def put_off(self, sandbox: SandboxId, seconds: float) -> None:
         """Move the end of a sandbox's life, if it has one and is still there."""

@@ -9,6 +9,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from functools import partial
 
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission
@@ -199,21 +201,32 @@ class Sandboxes:
         *,
         reason: str = "",
         only_if: Callable[[], bool] = lambda: True,
+        endless: bool = False,
     ) -> Sandbox:
         """End its processes: TERM, KILL after `grace` seconds. Its files stay. `reason` is kept for those who ask; nothing is
-        done if `only_if` says no once its turn has come."""
+        done if `only_if` says no once its turn has come. `endless`: with it the end of its life goes; a stop that fails, or
+        is cut and undone, leaves that as it was."""
         async with self.locked(tenant, ref) as sandbox:
             if not only_if():
                 return sandbox
-            if sandbox.state is State.SUSPENDED:
-                stopped = await self._registry.advance(sandbox.id, Event.STOP, reason)
-                await self._driver.remove_image(own_image(sandbox.id))
-                return stopped
-            if sandbox.state not in (State.RUNNING, State.PAUSED):
-                return await self._registry.advance(sandbox.id, Event.STOP)
-            await self._hooks.before_down(sandbox)
-            await self._running.take_down(sandbox.id, grace)
-            return await self._registry.advance(sandbox.id, Event.STOP, reason)
+            advance(sandbox.state, Event.STOP)  # what the table excludes changes nothing
+            if not endless:
+                return await self._stop(sandbox, grace, reason)
+            await self._registry.set_rests(sandbox.id, rests=True)
+            try:
+                return await self._stop(sandbox, grace, reason)
+            except BaseException:
+                await asyncio.shield(self._registry.set_rests(sandbox.id, rests=False))
+                raise
+
+    async def _stop(self, sandbox: Sandbox, grace: float, reason: str) -> Sandbox:
+        if sandbox.state is State.SUSPENDED:
+            stopped = await self._registry.advance(sandbox.id, Event.STOP, reason)
+            await self._driver.remove_image(own_image(sandbox.id))
+            return stopped
+        await self._hooks.before_down(sandbox)
+        await self._running.take_down(sandbox.id, grace)
+        return await self._registry.advance(sandbox.id, Event.STOP, reason)
 
     async def pause(
         self,
@@ -269,8 +282,12 @@ class Sandboxes:
         if not begun.is_set():
             await removal
 
-    async def _remove(self, tenant: TenantId, ref: str, begun: asyncio.Event) -> None:
+    async def _remove(
+        self, tenant: TenantId, ref: str, begun: asyncio.Event, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
         async with self.locked(tenant, ref) as sandbox:
+            if not only_if():
+                return
             await self._hooks.before_down(sandbox)
             await self._registry.advance(sandbox.id, Event.REMOVE)
             begun.set()
@@ -326,38 +343,44 @@ class Sandboxes:
             if name in sandbox.spec.secrets:
                 await self.refresh_egress(sandbox.id)
 
-    async def expire(self, tenant: TenantId, ref: str) -> None:
+    async def expire(self, tenant: TenantId, ref: str, only_if: Callable[[], bool] = lambda: True) -> None:
         """End its life now: remove it, or if it was made so, pause or stop it. One of those that is stopped already is left
-        as it is, without an end, and one that starts is looked at again when it runs."""
+        as it is, without an end, and one that starts is looked at again when it runs. `only_if` as for `stop`."""
         sandbox = self.get(tenant, ref)
         if sandbox.spec.expiry is Expiry.REMOVE or sandbox.state is State.FAILED:
-            await self.remove(tenant, sandbox.id)
+            await self._remove(tenant, sandbox.id, asyncio.Event(), only_if)
         elif sandbox.state is State.STOPPED:
             await self._let_rest(tenant, sandbox.id)
         elif sandbox.state is not State.RUNNING:
             return
         elif sandbox.spec.expiry is Expiry.PAUSE:
-            await self._pause_at_end(sandbox)
+            await self._pause_at_end(sandbox, only_if)
         else:
-            await self.set_ttl(tenant, sandbox.id, None)
-            await self.stop(tenant, sandbox.id, 0)
+            await self.stop(tenant, sandbox.id, 0, only_if=only_if, endless=True)
+
+    def _is_over(self, sandbox: SandboxId, now: datetime) -> bool:
+        """Whether its time to live has passed, and runs."""
+        current = self._registry.get(sandbox)
+        if current is None or current.state in STANDING_STILL:
+            return False
+        return current.spec.ends_at is not None and now >= current.spec.ends_at
 
     async def _let_rest(self, tenant: TenantId, ref: str) -> None:
         async with self.locked(tenant, ref) as sandbox:
             if sandbox.state is State.STOPPED:
                 await self._registry.set_ttl(sandbox.id, None)
 
-    async def _pause_at_end(self, sandbox: Sandbox) -> None:
+    async def _pause_at_end(self, sandbox: Sandbox, only_if: Callable[[], bool]) -> None:
         """With its memory on disk, where that can be; else it keeps standing where it is."""
         tenant, id = sandbox.spec.tenant, sandbox.id
         if self._driver.saves_memory(sandbox.spec.runtime):
             try:
-                await self.pause(tenant, id, memory=True)
+                await self.pause(tenant, id, memory=True, only_if=only_if)
             except HostError as error:
                 log.warning("sandbox %s is paused in memory: %s", sandbox.spec.name, error)
             else:
                 return
-        await self.pause(tenant, id)
+        await self.pause(tenant, id, only_if=only_if)
 
     async def sweep(self) -> None:
         """Remove, pause or stop sandboxes whose time to live has passed; runs until cancelled.
@@ -376,12 +399,13 @@ class Sandboxes:
                 except CorralError as error:
                     log.error("the ends of some sandboxes' lives did not move with the clock: %s", error)
             for sandbox in self._registry.all():
-                end = sandbox.spec.ends_at
-                if end is None or now < end or sandbox.state in STANDING_STILL:
+                is_over = partial(self._is_over, sandbox.id, now)
+                if not is_over():
                     continue
                 log.info("sandbox %s reached its time to live", sandbox.spec.name)
                 try:
-                    await self.expire(sandbox.spec.tenant, sandbox.id)
+                    # It may be put off, paused or put to rest while its turn is waited for.
+                    await self.expire(sandbox.spec.tenant, sandbox.id, is_over)
                 except (Conflict, NotFound):
                     continue
                 except CorralError as error:

@@ -82,6 +82,7 @@ class SandboxSpec:
     `volumes` are mounted in it from its first start on.
     `template_name`: what its template was called when it was made; a fork keeps that of the first one.
     `route` is its `Route`, sealed by the store; empty for none.
+    `rests`: a stop is under way, and with it the end of its life goes.
     """
 
     id: SandboxId
@@ -113,6 +114,7 @@ class SandboxSpec:
     template_name: str = ""
     route: str = ""
     volumes: tuple[VolumeMount, ...] = ()
+    rests: bool = False
 
     @property
     def ends_at(self) -> datetime | None:

@@ -1,5 +1,7 @@
 """The end of a sandbox's life: what happens to it in each state, and what moves it."""
 
+import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,8 +10,8 @@ from tests.unit.engine.test_sandboxes import World, world
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import DriverStatus
 from corral.engine.sandboxes import Sandboxes
-from corral.errors import NotFound
-from corral.model.ids import DEFAULT_TENANT
+from corral.errors import HostError, NotFound
+from corral.model.ids import DEFAULT_TENANT, TenantId
 from corral.model.lifecycle import State
 from corral.model.sandbox import Expiry
 from corral.policy.idle import idle_reason
@@ -125,3 +127,86 @@ async def test_the_pause_at_its_end_freezes_under_a_runtime_that_saves_nothing(
     engine = await made(world, Expiry.PAUSE)
     await engine.expire(DEFAULT_TENANT, "one")
     assert engine.get(DEFAULT_TENANT, "one").state is State.PAUSED
+
+
+async def test_one_that_is_stopped_to_rest_has_no_end(world: World) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    await engine.stop(DEFAULT_TENANT, "one", 0, endless=True)
+    left = engine.get(DEFAULT_TENANT, "one")
+    assert (left.state, left.spec.ttl, left.spec.rests) == (State.STOPPED, None, False)
+    assert [item.spec for item in await world.store.sandboxes()] == [left.spec]
+
+
+async def test_a_rest_that_fails_leaves_the_end_of_its_life(world: World) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    world.driver.fail_at = {"stop"}
+    with pytest.raises(HostError):
+        await engine.stop(DEFAULT_TENANT, "one", 0, endless=True)
+    left = engine.get(DEFAULT_TENANT, "one")
+    assert (left.state, left.spec.ttl, left.spec.rests) == (State.RUNNING, 60, False)
+    assert [item.spec for item in await world.store.sandboxes()] == [left.spec]
+    world.driver.fail_at = set()
+    assert (await engine.stop(DEFAULT_TENANT, "one", 0)).spec.ttl == 60
+
+
+async def test_a_stop_at_its_end_that_fails_is_tried_again(world: World) -> None:
+    engine = await made(world, Expiry.STOP)
+    world.driver.fail_at = {"stop"}
+    with pytest.raises(HostError):
+        await engine.expire(DEFAULT_TENANT, "one")
+    assert engine.get(DEFAULT_TENANT, "one").spec.ttl == 60
+    world.driver.fail_at = set()
+    await engine.expire(DEFAULT_TENANT, "one")
+    left = engine.get(DEFAULT_TENANT, "one")
+    assert (left.state, left.spec.ttl) == (State.STOPPED, None)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_rest_that_a_crash_cuts_is_whole_or_never_was(world: World, stopped: bool) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    id = engine.get(DEFAULT_TENANT, "one").id
+    await world.registry.set_rests(id, rests=True)
+    if stopped:
+        world.driver.state[id] = DriverStatus.STOPPED
+    engine = world.engine()
+    await engine.recover()
+    left = engine.get(DEFAULT_TENANT, "one")
+    wanted = (State.STOPPED, None, False) if stopped else (State.RUNNING, 60, False)
+    assert (left.state, left.spec.ttl, left.spec.rests) == wanted
+    assert [item.spec for item in await world.store.sandboxes()] == [left.spec]
+
+
+@pytest.mark.parametrize("expiry", list(Expiry))
+async def test_one_that_came_to_rest_while_its_end_waited_is_left_alone(world: World, expiry: Expiry) -> None:
+    engine = await made(world, expiry)
+    id = engine.get(DEFAULT_TENANT, "one").id
+    await engine.expire(DEFAULT_TENANT, "one", lambda: False)
+    assert engine.get(DEFAULT_TENANT, "one").state is State.RUNNING
+    assert world.driver.state[id] is DriverStatus.RUNNING
+
+
+async def test_an_end_that_comes_during_a_stop_to_rest_does_not_remove(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.engine.sandboxes.SWEEP_SECONDS", 0.0)
+    engine = await made(world, Expiry.REMOVE)
+    await engine.create(DEFAULT_TENANT, CreateRequest(name="two", ttl=60))
+    ends, expire = asyncio.Event(), engine.expire
+
+    async def noted(tenant: TenantId, ref: str, only_if: Callable[[], bool]) -> None:
+        ends.set()
+        await expire(tenant, ref, only_if)
+
+    monkeypatch.setattr(engine, "expire", noted)
+    events = engine.events(DEFAULT_TENANT)
+    async with engine.locked(DEFAULT_TENANT, "one"):
+        stop = asyncio.ensure_future(engine.stop(DEFAULT_TENANT, "one", 0, endless=True))
+        await asyncio.sleep(0)  # it waits for the lock first
+        world.clock.time += timedelta(seconds=61)
+        world.tasks.start(engine.sweep(), name="sweep")
+        await ends.wait()
+    await stop
+    async for event in events:
+        if event.state == State.GONE:
+            break
+    assert [(item.spec.name, item.state) for item in engine.list(DEFAULT_TENANT)] == [("one", State.STOPPED)]

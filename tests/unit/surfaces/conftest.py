@@ -114,7 +114,11 @@ class FakeSandboxes:
     async def start(self, tenant: TenantId, ref: str) -> Sandbox:
         return self._advance(ref, Event.START)
 
-    async def stop(self, tenant: TenantId, ref: str, grace: float = 10.0) -> Sandbox:
+    async def stop(
+        self, tenant: TenantId, ref: str, grace: float = 10.0, *, endless: bool = False
+    ) -> Sandbox:
+        if endless:
+            await self.set_ttl(tenant, ref, None)
         return self._advance(ref, Event.STOP)
 
     async def pause(self, tenant: TenantId, ref: str, *, memory: bool = False) -> Sandbox:

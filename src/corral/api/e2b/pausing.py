@@ -38,8 +38,7 @@ async def pause(call: Call) -> Response:
             await call.engine.sandboxes.pause(call.tenant, sandbox.id, memory=to_disk)
         else:
             # Its time stands still from here on; the engine's does so for paused sandboxes only.
-            await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, None)
-            await call.engine.sandboxes.stop(call.tenant, sandbox.id, 0)
+            await call.engine.sandboxes.stop(call.tenant, sandbox.id, 0, endless=True)
     except NotFound:
         raise not_there(sandbox.id) from None
     except Conflict:
@@ -90,9 +89,8 @@ async def _forgotten(call: Call, sandbox: Sandbox) -> Sandbox:
     if sandbox.state not in WITH_MEMORY:
         return sandbox
     # As in a pause of the files: time does not run for it until it is woken.
-    await call.engine.sandboxes.set_ttl(call.tenant, sandbox.id, None)
     return await call.engine.sandboxes.stop(
-        call.tenant, sandbox.id, 0, only_if=lambda: call.sandbox().state in WITH_MEMORY
+        call.tenant, sandbox.id, 0, only_if=lambda: call.sandbox().state in WITH_MEMORY, endless=True
     )
 
 
