@@ -350,6 +350,7 @@ class OciDriver:
             pids=usage.pids,
             disk=disk,
             oom_kills=usage.oom_kills,
+            file_cache=usage.file_cache,
         )
 
     async def written(self, sandboxes: Sequence[SandboxId]) -> dict[SandboxId, int]:

@@ -18,12 +18,13 @@ KEPT = 360
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """At one moment: bytes of memory and disk, and microseconds of processors so far."""
+    """At one moment: bytes of memory and disk, and microseconds of processors so far; bytes of memory that files hold."""
 
     at: datetime
     memory: int
     disk: int
     cpu_usec: int
+    file_cache: int = 0
 
 
 class Samples:
@@ -63,7 +64,7 @@ class Samples:
     async def now(self, sandbox: SandboxId) -> Sample:
         """A sample of this moment, which is not kept. Raises what the driver raises."""
         stats = await self._stats(sandbox)
-        return Sample(self._clock.now(), stats.memory, stats.disk, stats.cpu_usec)
+        return Sample(self._clock.now(), stats.memory, stats.disk, stats.cpu_usec, stats.file_cache)
 
     def of(self, sandbox: SandboxId) -> list[Sample]:
         """What is kept of a sandbox, oldest first."""

@@ -27,12 +27,14 @@ _PATIENCE = 10.0
 class CgroupUsage:
     """What a group uses, with all below it.
 
-    `memory` in bytes, without the file cache that can be dropped at once; `memory_peak` is with it.
+    `memory` in bytes, without the file cache that can be dropped at once; `memory_peak` is with it. `file_cache` is what
+    files on disks hold of memory: no tmpfs, and not gVisor's file of its guest's memory.
     `cpu_usec` is processor time since its start in microseconds. `pids` counts processes and threads.
     """
 
     memory: int
     memory_peak: int
+    file_cache: int
     cpu_usec: int
     pids: int
     oom_kills: int
@@ -127,7 +129,7 @@ class Cgroup:
         first = self._layout.version == 1
         stat = (self._v1("memory") if first else self._main) / "memory.stat"
         names = ("total_dirty", "total_writeback") if first else ("file_dirty", "file_writeback")
-        return sum(_field(stat, name) for name in names)
+        return sum(_fields(stat, *names))
 
     def oom_kills(self) -> int:
         """How many of its processes the kernel has killed for want of memory."""
@@ -218,10 +220,12 @@ class Cgroup:
 
     def _usage1(self) -> CgroupUsage:
         memory = self._v1("memory")
-        cache = _field(memory / "memory.stat", "total_inactive_file")
+        names = ("total_inactive_file", "total_cache", "total_shmem")
+        droppable, cache, shared = _fields(memory / "memory.stat", *names)
         return CgroupUsage(
-            memory=max(0, _number(memory / "memory.usage_in_bytes") - cache),
+            memory=max(0, _number(memory / "memory.usage_in_bytes") - droppable),
             memory_peak=_number(memory / "memory.max_usage_in_bytes"),
+            file_cache=max(0, cache - shared),
             cpu_usec=self.cpu_usec(),
             pids=_number(self._v1("pids") / "pids.current"),
             oom_kills=self.oom_kills(),
@@ -231,9 +235,11 @@ class Cgroup:
         folder = self._main
         current = _number(folder / "memory.current")
         peak = folder / "memory.peak"  # since Linux 5.19
+        droppable, cache, shared = _fields(folder / "memory.stat", "inactive_file", "file", "shmem")
         return CgroupUsage(
-            memory=max(0, current - _field(folder / "memory.stat", "inactive_file")),
+            memory=max(0, current - droppable),
             memory_peak=_number(peak) if peak.exists() else current,
+            file_cache=max(0, cache - shared),
             cpu_usec=self.cpu_usec(),
             pids=_number(folder / "pids.current"),
             oom_kills=self.oom_kills(),
@@ -291,11 +297,13 @@ def _number(path: Path) -> int:
 
 def _field(path: Path, name: str) -> int:
     """A value of a file of `name value` lines; 0 if it is not listed."""
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+    return _fields(path, name)[0]
+
+
+def _fields(path: Path, *names: str) -> list[int]:
+    """The same of several, in the order of their names."""
+    listed = dict(line.split(" ", 1) for line in path.read_text().splitlines() if " " in line)
+    return [int(listed.get(name, 0)) for name in names]
 
 
 async def _until(condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:

@@ -146,7 +146,8 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a sandbox uses now: bytes, cumulative CPU microseconds, processes, and how often it hit its limits."""
+    """What a sandbox uses now: bytes, cumulative CPU microseconds, processes, and how often it hit its limits. `file_cache` is
+    what files hold of memory; only what can be dropped of it at once is not in `memory`."""
 
     memory: int = 0
     memory_peak: int = 0
@@ -154,4 +155,5 @@ class Stats:
     pids: int = 0
     disk: int = 0
     oom_kills: int = 0
+    file_cache: int = 0
     extra: dict[str, int] = field(default_factory=dict)

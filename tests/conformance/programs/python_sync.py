@@ -191,11 +191,17 @@ def case_traffic_wakes_a_sandbox_that_was_made_so() -> None:
 
 
 def case_metrics_tell_what_is_used() -> None:
-    box().commands.run("true")
-    sample = box().get_metrics()[0]
+    size = 32 * 1024 * 1024
+    box().commands.run(
+        f"head -c {size} /dev/zero >/var/tmp/cached && cat /var/tmp/cached >/dev/null", user="root"
+    )
+    sample = box().get_metrics()[-1]
     assert sample.cpu_count >= 1
     assert 0 < sample.mem_used < sample.mem_total
     assert sample.disk_total > 0
+    assert (
+        size // 2 < getattr(sample, "mem_cache", size) < sample.mem_total
+    )  # which the oldest version does not have
 
 
 def case_a_snapshot_starts_sandboxes_and_can_be_deleted() -> None:

@@ -29,14 +29,16 @@ def test_version_2_usage(tmp_path: Path) -> None:
         {
             "memory.current": "5000\n",
             "memory.peak": "9000\n",
-            "memory.stat": "anon 100\ninactive_file 1200\n",
+            "memory.stat": "anon 100\nfile 2500\nshmem 500\nfile_mapped 1\ninactive_file 1200\n",
             "memory.events": "low 0\noom 3\noom_kill 2\n",
             "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
             "pids.current": "7\n",
         },
     )
     group = _version2(tmp_path).group("/corral/one")
-    expected = CgroupUsage(memory=3800, memory_peak=9000, cpu_usec=2_500_000, pids=7, oom_kills=2)
+    expected = CgroupUsage(
+        memory=3800, memory_peak=9000, file_cache=2000, cpu_usec=2_500_000, pids=7, oom_kills=2
+    )
     assert group.usage() == expected
 
 
@@ -44,14 +46,16 @@ def test_version_1_usage(tmp_path: Path) -> None:
     memory = {
         "memory.usage_in_bytes": "5000\n",
         "memory.max_usage_in_bytes": "9000\n",
-        "memory.stat": "cache 1\ntotal_inactive_file 1200\n",
+        "memory.stat": "cache 1\ntotal_cache 2500\ntotal_shmem 500\ntotal_inactive_file 1200\n",
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
     }
     _write(tmp_path / "memory" / "c" / "one", memory)
     _write(tmp_path / "cpuacct" / "c" / "one", {"cpuacct.usage": "2500000000\n"})
     _write(tmp_path / "pids" / "c" / "one", {"pids.current": "7\n"})
     group = _version1(tmp_path).group("/c/one")
-    expected = CgroupUsage(memory=3800, memory_peak=9000, cpu_usec=2_500_000, pids=7, oom_kills=2)
+    expected = CgroupUsage(
+        memory=3800, memory_peak=9000, file_cache=2000, cpu_usec=2_500_000, pids=7, oom_kills=2
+    )
     assert group.usage() == expected
 
 

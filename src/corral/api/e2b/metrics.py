@@ -109,6 +109,7 @@ def _metric(sandbox: Sandbox, before: Sample, sample: Sample) -> Metric:
         cpu_used_pct=round(min(used / seconds / limits.cpus, 1.0) * 100, 2),
         mem_used=sample.memory,
         mem_total=limits.memory,
+        mem_cache=sample.file_cache,
         disk_used=sample.disk,
         disk_total=limits.disk,
     )

@@ -222,7 +222,7 @@ class Metric(Wire):
     cpu_used_pct: float
     mem_used: int
     mem_total: int
-    mem_cache: int = 0
+    mem_cache: int
     disk_used: int
     disk_total: int
 
