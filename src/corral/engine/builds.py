@@ -186,6 +186,7 @@ class Builds:
                     lambda step, text, output: self._note(entry, step, text, output=output),
                 )
         except asyncio.CancelledError:
+            self._note(entry, entry.tally.step, "given up", failure=True)
             self._end(entry, BuildStatus.CANCELLED)
         except CorralError as error:
             self._fail(entry, error)
@@ -197,7 +198,7 @@ class Builds:
             self._end(entry, BuildStatus.READY)
 
     def _fail(self, entry: _Entry, error: CorralError) -> None:
-        self._note(entry, entry.tally.step, f"failed: {error.message}")
+        self._note(entry, entry.tally.step, f"failed: {error.message}", failure=True)
         entry.build = replace(entry.build, error={k: str(v) for k, v in error.to_dict().items()})
         self._end(entry, BuildStatus.FAILED)
 
@@ -208,14 +209,16 @@ class Builds:
         while len(self._ended) > KEPT:
             self._entries.pop(self._ended.popleft(), None)
 
-    def _note(self, entry: _Entry, step: int, text: str, *, output: bool = False) -> None:
-        if len(entry.lines) >= KEPT_LINES or entry.size >= KEPT_TEXT:
+    def _note(
+        self, entry: _Entry, step: int, text: str, *, output: bool = False, failure: bool = False
+    ) -> None:
+        if not failure and (len(entry.lines) >= KEPT_LINES or entry.size >= KEPT_TEXT):
             entry.dropped += 1
             if entry.dropped > 1:
                 return
             text, output = "more lines came, and were dropped", False
         entry.size += len(text)
-        entry.lines.append(BuildLine(len(entry.lines), self._clock.now(), step, text, output))
+        entry.lines.append(BuildLine(len(entry.lines), self._clock.now(), step, text, output, failure))
         entry.wake()
 
 

@@ -213,13 +213,14 @@ class BuildStatus(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BuildLine:
     """A line of a build's log. `step` counts from 1; 0 is what is done before and after all steps. `output`: it is what
-    a command printed: the sandbox's word."""
+    a command printed: the sandbox's word. `failure`: it tells why the build ended without a template."""
 
     number: int
     at: datetime
     step: int
     text: str
     output: bool = False
+    failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class _Builds:
         self.started: list[BuildRequest] = []
         self.cancelled: list[str] = []
         self.forgotten: set[str] = set()
+        self.now = SimpleNamespace(status=BuildStatus.BUILDING, step=1, error={})
         self.log = [
             BuildLine(number, NOW + timedelta(seconds=number), 1, f"line {number}") for number in range(130)
         ]
@@ -44,7 +45,7 @@ class _Builds:
         return SimpleNamespace(id=str(len(self.started)))
 
     def get(self, tenant: TenantId, id: str) -> Any:
-        return SimpleNamespace(status=BuildStatus.BUILDING)
+        return self.now
 
     def lines(self, tenant: TenantId, id: str) -> list[BuildLine]:
         return self.log
@@ -257,6 +258,51 @@ async def test_a_builds_status_tells_the_log_that_is_asked_for(
     answer = await http.get(f"{await _registered(http)}/status{query}")
     entries = answer.json()["logEntries"]
     assert [item["message"] for item in entries] == [f"line {number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "step", "message", "where"),
+    [
+        (
+            BuildStatus.FAILED,
+            {"message": "line 2: `false` failed with exit code 3"},
+            5,
+            "failed to run command 'false': exit status 3",
+            "2",
+        ),
+        (BuildStatus.FAILED, {"message": "there is no image"}, 0, "there is no image", "base"),
+        (BuildStatus.FAILED, {"message": "not ready"}, 6, "not ready", "finalize"),
+        (BuildStatus.CANCELLED, {}, 3, "the build was cancelled", "1"),
+    ],
+)
+async def test_the_log_of_a_build_that_failed_tells_why(
+    http: httpx2.AsyncClient,
+    builds: _Builds,
+    status: BuildStatus,
+    error: dict[str, str],
+    step: int,
+    message: str,
+    where: str,
+) -> None:
+    made = (await http.post("/v3/templates", json={"name": "app"})).json()
+    steps = [{"type": "USER", "args": ["root"]}, {"type": "RUN", "args": ["false"]}]
+    body = {"fromImage": "e2bdev/base", "steps": steps, "readyCmd": "true"}
+    path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+    assert (await http.post(f"/v2{path}", json=body)).status_code == 202
+    builds.now = SimpleNamespace(status=status, step=step, error=error)
+    builds.log = [
+        BuildLine(0, NOW, 2, "[2/6] base"),
+        BuildLine(1, NOW, 3, "[3/6] USER root"),
+        BuildLine(2, NOW, step, "failed", failure=True),
+    ]
+    told = (await http.get(f"{path}/status")).json()
+    assert [entry["level"] for entry in told["logEntries"]] == ["info", "info", "error"]
+    assert [entry["step"] for entry in told["logEntries"]] == ["base", "1", where]
+    last = told["logEntries"][2]
+    assert last["message"] == message
+    assert told["reason"] == {"message": message, "step": where, "logEntries": [last]}
+    for query in ("logs?level=error", "logs?level=warn&direction=backward"):
+        assert (await http.get(f"{path}/{query}")).json()["logs"] == [last]
 
 
 @pytest.mark.parametrize(

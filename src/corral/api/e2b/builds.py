@@ -53,7 +53,8 @@ _STATES = {
 
 @dataclass
 class Registered:
-    """A build that a client asked for. `build` is the engine's, once it is started."""
+    """A build that a client asked for. `build` is the engine's, once it is started; the first `skipped` of its steps are none of
+    the client's, and `numbers` tells which of the client's each one belongs to, 0 for none."""
 
     id: str
     tenant: TenantId
@@ -63,6 +64,7 @@ class Registered:
     body: StartBuild | None = None
     build: str | None = None
     skipped: int = 0
+    numbers: tuple[int, ...] = ()
 
 
 class Builds:
@@ -201,9 +203,11 @@ class Builds:
         made.body = body.model_copy(update={"from_image_registry": None})
         made.skipped = len(base.before)
         first, *others = made.tags
+        recipe = recipe_of(body, contexts, base)
+        made.numbers = tuple(line.number for line in recipe.stages[0].lines)
         request = BuildRequest(
             name=Reference(made.alias, first).name,
-            recipe=recipe_of(body, contexts, base),
+            recipe=recipe,
             # As in E2B, whose builds reach the internet: through the gateway, which refuses private addresses.
             allow=("*",),
             limits=made.limits,
@@ -241,11 +245,13 @@ class Builds:
         }
         if made.build is not None:
             build = self._engine.builds.get(made.tenant, made.build)
-            entries = [_entry(line) for line in self._engine.builds.lines(made.tenant, made.build)]
+            lines = self._engine.builds.lines(made.tenant, made.build)
+            entries = [_entry(line, made, build) for line in lines]
             told["status"] = _STATES[build.status]
             told["logEntries"] = [item for item in entries if item["level"] in levels][after : after + limit]
             if told["status"] == "error":
-                told["reason"] = _reason(made, build)
+                failures = [entry for entry in entries if entry["level"] == "error"]
+                told["reason"] = {**_reason(made, build), "logEntries": failures}
         return JSONResponse(told)
 
     async def logs(self, call: Call) -> Response:
@@ -255,10 +261,13 @@ class Builds:
             raise Refusal(400, f"validation error: source is one of {', '.join(_SOURCES)}")
         backward, levels, limit = is_backward(call), levels_of(call), limit_of(call, PAGE)
         cursor = moment_of(call, "cursor")
-        lines = self._engine.builds.lines(made.tenant, made.build) if made.build is not None else []
+        if made.build is None:
+            return JSONResponse({"logs": []})
+        lines = self._engine.builds.lines(made.tenant, made.build)
         if cursor is not None:
             lines = [line for line in lines if (line.at <= cursor if backward else line.at >= cursor)]
-        entries = [_entry(line) for line in (reversed(lines) if backward else lines)]
+        build = self._engine.builds.get(made.tenant, made.build)
+        entries = [_entry(line, made, build) for line in (reversed(lines) if backward else lines)]
         return JSONResponse({"logs": [item for item in entries if item["level"] in levels][:limit]})
 
     def _find(self, call: Call) -> Registered:
@@ -295,19 +304,26 @@ def limits_of(body: NewTemplate) -> Limits:
         raise Refusal(400, error.message) from None
 
 
-def _entry(line: BuildLine) -> dict[str, Any]:
-    return {
-        "timestamp": line.at.isoformat(),
-        "message": line.text,
-        "level": "info",
-        "step": str(line.step) if line.step else "base",
-    }
+def _entry(line: BuildLine, made: Registered, build: Build) -> dict[str, Any]:
+    """A line of the log; the one that says why the build failed in the words of its reason."""
+    told = {"message": line.text, "level": "info", "step": _step(made, line.step)}
+    if line.failure:
+        told |= {"level": "error", **_reason(made, build)}
+    return {"timestamp": line.at.isoformat(), **told}
 
 
-def _reason(made: Registered, build: Build) -> dict[str, Any]:
+def _step(made: Registered, step: int) -> str:
+    """What clients call the part of a build that one of its steps belongs to."""
+    if step <= made.skipped:
+        return "base"
+    number = made.numbers[step - 1]
+    return str(number) if number else "finalize"
+
+
+def _reason(made: Registered, build: Build) -> dict[str, str]:
     """Why a build failed, in the words that clients know."""
     if build.status is BuildStatus.CANCELLED:
-        return {"message": "the build was cancelled", "logEntries": []}
+        return {"message": "the build was cancelled", "step": _step(made, build.step)}
     message = re.sub(r"^line \d+: ", "", build.error.get("message", "the build failed"))
     found = re.match(r"line (\d+): ", build.error.get("message", ""))
     number = int(found[1]) if found else 0
@@ -321,7 +337,7 @@ def _reason(made: Registered, build: Build) -> dict[str, Any]:
             why = f"unauthenticated: invalid username: '{step.args[1]}'"
             message = f"failed to run command '{command}': command failed: {why}"
     where = str(number) if number else ("base" if build.step <= made.skipped else "finalize")
-    return {"message": message, "step": where, "logEntries": []}
+    return {"message": message, "step": where}
 
 
 def _number(text: str | None, default: int) -> int:
