@@ -227,7 +227,7 @@ static void on_process_command(uint8_t type, struct process *p, const char *data
 	}
 }
 
-static void on_command(const struct header *header, const char *data)
+static void on_command(const struct header *header, char *data)
 {
 	struct process *p;
 	if (header->type == HELLO)
@@ -238,6 +238,8 @@ static void on_command(const struct header *header, const char *data)
 		begin_shutdown(header->id);
 	else if (header->type == HOSTNAME)
 		sethostname(data, header->length); /* under gVisor; elsewhere the host does it, and we have no right to */
+	else if (header->type == ANNOUNCE)
+		announce(data, header->length); /* under gVisor, whose /run the host does not see */
 	else if ((p = find(header->id)))
 		on_process_command(header->type, p, data, header->length);
 }

@@ -17,7 +17,7 @@
 #define MAX_FRAME 4096
 #define HEADER_SIZE 8
 
-enum { HELLO = 1, EXEC, EXEC_DATA, STDIN, STDIN_CLOSE, RESIZE, SIGNAL, KILL, FORGET, SHUTDOWN, HOSTNAME };
+enum { HELLO = 1, EXEC, EXEC_DATA, STDIN, STDIN_CLOSE, RESIZE, SIGNAL, KILL, FORGET, SHUTDOWN, HOSTNAME, ANNOUNCE };
 enum { WELCOME = 65, READY, REPORT };
 enum { EXEC_STDIN = 1, EXEC_TERMINAL = 2 };
 enum state { ARRIVING, RUNNING, EXITED, FAILED };
@@ -138,9 +138,10 @@ _Noreturn void run_command(const struct command *command, uint32_t id, int repor
  * `reaped`: the leader has been waited for, so its number may belong to someone else by now. */
 int signal_tree(uint32_t id, pid_t leader, bool reaped, int number);
 
-/* ---- files.c: `put`, `mkdir`, `move`, `remove`; the exit code ---- */
+/* ---- files.c: `put`, `mkdir`, `move`, `remove`; the exit code; and what the daemon announces ---- */
 
 int file_command(int argc, char **argv);
+void announce(char *data, size_t size);
 
 /* ---- relay.c: `relay ADDRESS PORT`; the exit code ---- */
 

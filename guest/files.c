@@ -245,6 +245,27 @@ static int move_file(const char *source, const char *target)
 	return rename(source, target) ? failed(source) : 0;
 }
 
+/* A path, a NUL, and what the file is to hold. A reader sees the old or the new content. The sandbox's root may have put
+ * anything there: what it can make of that is its own, for it is we. */
+void announce(char *data, size_t size)
+{
+	const struct owner owner = {0755, 0, 0};
+	char temporary[PATH_MAX];
+	size_t length = strnlen(data, size);
+	if (length == size || strncmp(data, "/run/", 5) || make_parents(data, &owner))
+		return;
+	if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", data) >= sizeof temporary)
+		return;
+	unlink(temporary);
+	int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return;
+	bool whole = !write_whole(fd, (unsigned char *)data + length + 1, size - length - 1) && !fchmod(fd, 0644);
+	close(fd);
+	if (!whole || rename(temporary, data))
+		unlink(temporary);
+}
+
 int file_command(int argc, char **argv)
 {
 	struct owner owner;

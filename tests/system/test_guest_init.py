@@ -493,7 +493,7 @@ async def test_wrong_frames_do_not_stop_init(box: Guest) -> None:
     live = await box.start("sleep", "1000")
     await until(live, lambda: live.report is not None)
     fd = os.open(box.place / "in", os.O_WRONLY)
-    for kind in (*range(2, 9), 11, 64, 255):  # all but those that would end something
+    for kind in (*range(2, 9), 11, 12, 64, 255):  # all but those that would end something
         for ident in (0, 0xFFFFFFFF, live.info.id):
             if kind != 8:
                 os.write(fd, struct.pack("<BBHI", kind, 0, 1, ident) + b"\0")
@@ -503,6 +503,25 @@ async def test_wrong_frames_do_not_stop_init(box: Guest) -> None:
     box.drop()
     await box.connect()
     assert await box.run("echo", "alive") == (0, b"alive\n", b"")
+
+
+async def test_what_is_announced_is_found_by_whoever_starts_then(box: Guest) -> None:
+    def send(*frames: bytes) -> None:
+        fd = os.open(box.place / "in", os.O_WRONLY)
+        for frame in frames:
+            os.write(fd, frame)
+        os.close(fd)
+
+    send(guest.announce("/run/told/.name", b"one"))
+    shown = "umask 0; stat -c '%u:%g %a' /run/told /run/told/.name; cat /run/told/.name"
+    assert await box.run("sh", "-c", shown) == (0, b"0:0 755\n0:0 644\none", b"")
+    await box.run(
+        "sh", "-c", "cd /run; echo kept >kept; ln -sf /run/kept told/.name; mkfifo told/.name.new blocked"
+    )
+    send(guest.announce("/run/told/.name", b"another"), guest.announce("/run/kept/below", b"x"))
+    send(guest.announce("/tmp/elsewhere", b"x"), guest.announce("/run/blocked", b"x"))
+    found = "cat told/.name kept blocked; ls -A told; test ! -e /tmp/elsewhere && ! test -L told/.name"
+    assert await box.run("sh", "-c", f"cd /run; {found}") == (0, b"anotherkept\nx.name\n", b"")
 
 
 def unread(fifo: Path) -> int:

@@ -375,7 +375,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         admission=admission,
         activity=activity,
         hooks=Hooks(
-            on_running=with_files(processes.open, driver.files),
+            on_running=with_files(processes.open, driver.announce),
             on_down=processes.close,
             provision=provision,
             complete=complete,
@@ -383,7 +383,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
                 permissions.egress_of(spec), secrets.bound(spec.tenant, spec.secrets)
             ),
             before_down=audit.keep_work,
-            on_claimed=with_files(processes.refresh, driver.files),
+            on_claimed=with_files(processes.refresh, driver.announce),
             on_up=Services(processes).start,
             on_leave=processes.leave,
             on_demand=lambda spec: pools.demand(spec),

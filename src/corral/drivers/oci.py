@@ -35,6 +35,7 @@ from corral.drivers.oci_start import kill_all, start_over, starting
 from corral.drivers.relays import Relays
 from corral.engine.environment import GATEWAY_CERTIFICATE, TRUST
 from corral.engine.ports import DriverStatus, EntryKind, GuestFiles, GuestLink, Listener, Saved
+from corral.engine.tars import once
 from corral.errors import Conflict, HostError, NotFound, Unsupported
 from corral.host import mounts, namespaces
 from corral.host.capacity import network_bytes
@@ -403,6 +404,15 @@ class OciDriver:
             namespaces.set_hostname(pidfd, spec.name)
         elif not _tell(self._place(spec.id), guest.hostname(spec.name)):
             raise HostError("the sandbox's first process does not take its new name")
+
+    async def announce(self, spec: SandboxSpec, files: Mapping[str, bytes]) -> None:
+        """As Driver says."""
+        self._require_running(spec.id)
+        for path, content in files.items():
+            if not self._runtime(spec.runtime).traits.own_kernel:
+                await self.files(spec).write(path, once(content), "0:0", 0o644)
+            elif not _tell(self._place(spec.id), guest.announce(path, content)):
+                raise HostError("the sandbox's first process does not take what it is told")
 
     async def dial(self, spec: SandboxSpec, port: int) -> socket.socket | None:
         """As Driver says."""

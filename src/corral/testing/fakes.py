@@ -204,6 +204,10 @@ class FakeDriver:
         """It has the name."""
         self._step("rename")
 
+    async def announce(self, spec: SandboxSpec, files: Mapping[str, bytes]) -> None:
+        """It says so."""
+        self._step("announce")
+
     async def status(self, sandbox: SandboxId) -> DriverStatus:
         """What the table says."""
         return self.state.get(sandbox, DriverStatus.ABSENT)

@@ -61,6 +61,7 @@ class _To(IntEnum):
     FORGET = 9
     SHUTDOWN = 10
     HOSTNAME = 11
+    ANNOUNCE = 12
 
 
 class _From(IntEnum):
@@ -240,6 +241,17 @@ def shutdown(grace: float) -> bytes:
 def hostname(name: str) -> bytes:
     """Set the host name, where PID 1 has the right to: under gVisor."""
     return _frame(_To.HOSTNAME, 0, name.encode())
+
+
+def announce(path: str, content: bytes) -> bytes:
+    """Let a file below `/run` hold this, root's and readable for all; commands that are sent later find it. Raises TooLarge
+    for more than a frame holds."""
+    payload = path.encode() + b"\0" + content
+    if len(payload) > MAX_PAYLOAD:
+        raise TooLarge(
+            f"{path} would hold {len(content)} bytes", f"announce at most {MAX_PAYLOAD} with its path"
+        )
+    return _frame(_To.ANNOUNCE, 0, payload)
 
 
 class GuestDecoder:

@@ -36,6 +36,30 @@ def case_it_is_gvisor() -> None:
         assert "gVisor" in box.commands.run("dmesg 2>/dev/null || cat /proc/version", user="root").stdout
 
 
+def named(box: Sandbox) -> bool:
+    """Whether the files that tell which sandbox it is tell this one, and are root's."""
+    told = "cd /run/e2b && for name in '' _ID; do cat .E2B_SANDBOX$name && echo; done && cat .E2B_TEMPLATE_ID && echo"
+    said = box.commands.run(f"{told} && stat -c %U:%a .E2B_* && ! touch .E2B_SANDBOX_ID").stdout.split()
+    return said == ["true", box.sandbox_id, box.get_info().template_id, *["root:644"] * 3]
+
+
+def case_files_tell_which_sandbox_it_is() -> None:
+    with Fresh() as box:
+        assert named(box)
+        box.pause(mode="filesystem")
+        assert named(Sandbox.connect(box.sandbox_id))
+        box.pause()
+        assert named(Sandbox.connect(box.sandbox_id))
+        for child in box.fork(count=2):
+            assert named(child)
+            assert child.kill()
+        assert named(box)
+        snapshot = box.create_snapshot()
+        with Fresh(template=snapshot.snapshot_id) as other:
+            assert named(other)
+        assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+
+
 def case_files_go_both_ways() -> None:
     with Fresh() as box:
         box.files.write("given", "from outside")
@@ -43,6 +67,14 @@ def case_files_go_both_ways() -> None:
         assert box.files.read("made") == "from inside\n"
         box.files.write("given", "anew")
         assert box.commands.run("cat given").stdout == "anew"
+
+
+def case_metrics_tell_what_files_hold() -> None:
+    size = 32 * 1024 * 1024
+    with Fresh() as box:
+        box.commands.run(f"head -c {size} /dev/zero >/home/user/cached && cat /home/user/cached >/dev/null")
+        sample = box.get_metrics()[-1]
+        assert size // 2 < sample.mem_cache < sample.mem_total
 
 
 def case_a_pause_keeps_memory() -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from tests.unit.surfaces.conftest import NOW, TENANT, FakeEngine
 
-from corral.api.e2b import identity, shapes
+from corral.api.e2b import shapes
 from corral.api.e2b.box import Box, permissions
 from corral.api.e2b.identity import variables_of, with_files, with_variables
 from corral.api.e2b.transfer import download
@@ -22,9 +22,10 @@ from corral.drivers.files import HostGuestFiles
 from corral.engine.engine import Engine
 from corral.engine.plan import CreateRequest
 from corral.engine.ports import Entry, EntryKind
+from corral.errors import HostError
 from corral.model.ids import SandboxId
 from corral.model.lifecycle import State
-from corral.model.sandbox import Isolation, Sandbox
+from corral.model.sandbox import Sandbox, SandboxSpec
 
 PASSWD = (
     "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\nguest:x:7:7::/nonexistent:/bin/sh\n"
@@ -180,40 +181,41 @@ async def test_all_processes_have_the_variables_of_their_own_sandbox(engine: Fak
     assert variables_of(sandbox)["E2B_SANDBOX_ID"] == "1" * 16
 
 
-async def test_files_mirror_the_variables_of_what_e2b_made(
-    engine: FakeEngine, files: HostGuestFiles, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity, "_ROOT", f"{os.getuid()}:{os.getgid()}")
-    opened: list[str] = []
+async def test_files_mirror_the_variables_of_what_e2b_made(engine: FakeEngine) -> None:
+    turns: list[Any] = []
 
     async def ready(sandbox: Sandbox) -> None:
-        opened.append(sandbox.id)
+        turns.append(sandbox.id)
 
-    whole = with_files(ready, lambda _: files)
+    async def announce(spec: SandboxSpec, files: Mapping[str, bytes]) -> None:
+        turns.append((spec.id, dict(files)))
+
+    whole = with_files(ready, announce)
     plain = Sandbox((await engine.sandboxes.create(TENANT, CreateRequest())).spec, State.RUNNING, NOW)
     await whole(plain)
-    marked = noted(plain)
-    await whole(replace(marked, state=State.PAUSED))
-    await whole(replace(marked, spec=replace(marked.spec, isolation=Isolation.GVISOR)))
-    assert not (root / "run").exists()
+    await whole(replace(noted(plain), state=State.PAUSED))
+    assert turns == [plain.id] * 2
     for id in ("1" * 16, "2" * 16):  # it goes on as another one
+        turns.clear()
         sandbox = noted(replace(plain, spec=replace(plain.spec, id=SandboxId(id))))
         await whole(sandbox)
-        told = {item.name: item.read_text() for item in (root / "run" / "e2b").iterdir()}
-        assert told == {f".{name}": value for name, value in variables_of(sandbox).items()}
-    assert len(opened) == 5
+        said = {f"/run/e2b/.{name}": value.encode() for name, value in variables_of(sandbox).items()}
+        assert turns == [id, (id, said)]
 
 
-async def test_a_guest_that_is_in_the_way_of_the_files_runs_on(
-    engine: FakeEngine, files: HostGuestFiles, root: Path
-) -> None:
-    async def ready(_: Sandbox) -> None:
-        return
+async def test_a_guest_that_is_in_the_way_of_the_files_runs_on(engine: FakeEngine) -> None:
+    turns: list[str] = []
 
-    (root / "run").write_text("no directory")
+    async def ready(sandbox: Sandbox) -> None:
+        turns.append(sandbox.id)
+
+    async def announce(*_: object) -> None:
+        turns.append("refused")
+        raise HostError("the sandbox's first process does not take what it is told")
+
     sandbox = await engine.sandboxes.create(TENANT, CreateRequest())
-    await with_files(ready, lambda _: files)(noted(sandbox))
-    assert (root / "run").read_text() == "no directory"
+    await with_files(ready, announce)(noted(sandbox))
+    assert turns == [sandbox.id, "refused"]
 
 
 def noted(sandbox: Sandbox) -> Sandbox:

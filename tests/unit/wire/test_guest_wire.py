@@ -62,6 +62,10 @@ def test_frames_are_what_init_reads() -> None:
     assert guest.signal(ONE, 2, tree=True) == struct.pack("<BBHIBB", 7, 0, 2, 1, 2, 1)
     assert guest.kill(ONE) == struct.pack("<BBHI", 8, 0, 0, 1)
     assert guest.forget(ONE) == struct.pack("<BBHI", 9, 0, 0, 1)
+    assert guest.announce("/run/a", b"b\0c") == struct.pack("<BBHI", 12, 0, 10, 0) + b"/run/a\0b\0c"
+    assert len(guest.announce("/run/a", bytes(guest.MAX_PAYLOAD - 7))) == guest.MAX_FRAME
+    with pytest.raises(TooLarge):
+        guest.announce("/run/a", bytes(guest.MAX_PAYLOAD - 6))
     assert guest.shutdown(1.5) == struct.pack("<BBHI", 10, 0, 0, 1500)
     assert guest.shutdown(-1) == struct.pack("<BBHI", 10, 0, 0, 0)
     assert guest.shutdown(1e12) == struct.pack("<BBHI", 10, 0, 0, 0x7FFFFFFF)

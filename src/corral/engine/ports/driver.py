@@ -75,6 +75,11 @@ class Driver(Protocol):
     async def rename(self, spec: SandboxSpec) -> None:
         """Let a running sandbox have the name of `spec`: its host name, and the files that say it."""
 
+    async def announce(self, spec: SandboxSpec, files: Mapping[str, bytes]) -> None:
+        """Let files below `/run`, which memory holds, say this in a running sandbox: root's, and readable for all. Commands
+        that are started afterwards find them. Each is of a few hundred bytes. Raises Conflict if it does not run, and what
+        `GuestFiles.write` raises."""
+
     async def stop(self, sandbox: SandboxId, grace: float) -> None:
         """TERM, after `grace` seconds KILL, then free all but the disk. Idempotent. Also for paused sandboxes."""
 
