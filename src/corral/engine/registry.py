@@ -185,11 +185,12 @@ class Registry:
         await self.add_pause(sandbox.id)
         return self._sandboxes[sandbox.id]
 
-    async def set_ttl(self, sandbox: SandboxId, ttl: int | None) -> Sandbox:
-        """Change the time to live, counted in seconds from now."""
+    async def set_ttl(self, sandbox: SandboxId, ttl: int | None, *, rests: bool = False) -> Sandbox:
+        """Change the time to live, counted in seconds from now; `rests`: it goes if the sandbox is stopped."""
         current = self._sandboxes[sandbox]
         age = (self._clock.now() - current.spec.created_at).total_seconds()
-        return await self._respec(sandbox, replace(current.spec, ttl=None if ttl is None else age + ttl))
+        changed = replace(current.spec, ttl=None if ttl is None else age + ttl, rests=rests)
+        return await self._respec(sandbox, changed)
 
     async def set_expiry(self, sandbox: SandboxId, expiry: Expiry) -> Sandbox:
         """Change what happens at the end of its life."""

@@ -168,30 +168,35 @@ class Sandboxes:
         """A sandbox that is what another one was when `template` was made of it, but for who it is."""
         return await self._creation.fork(origin, template, name, ttl)
 
-    async def start(self, tenant: TenantId, ref: str) -> Sandbox:
-        """Start a stopped sandbox; its files are as they were."""
+    async def start(self, tenant: TenantId, ref: str, *, ttl: int | None = None) -> Sandbox:
+        """Start a stopped sandbox; its files are as they were. `ttl`: its life ends so many seconds after its start; if that
+        fails, never."""
+        check_ttl(ttl)
         async with self.locked(tenant, ref) as sandbox:
             advance(sandbox.state, Event.START)  # what the table excludes is not a matter of room
             async with self._running.place_again(sandbox):
-                started = await self._start(sandbox)
+                started = await self._start(sandbox, ttl)
         try:  # without the lock: it can be stopped while it gets ready
             await self._hooks.on_up(started, started.spec.services, None)
         except CorralError as error:  # it runs, and that is what was asked for
             log.warning("sandbox %s: %s", started.spec.name, error)
         return started
 
-    async def _start(self, sandbox: Sandbox) -> Sandbox:
+    async def _start(self, sandbox: Sandbox, ttl: int | None) -> Sandbox:
         await self._registry.advance(sandbox.id, Event.START)
         try:
             await self._running.renew(sandbox.id)
             await self._running.bring_up(sandbox.spec, await self._store.template(sandbox.spec.template))
+            if ttl is not None:
+                await self._registry.set_ttl(sandbox.id, ttl, rests=True)
         except BaseException as error:
             await asyncio.shield(self._running.failed_start(sandbox.id, str(error)))
             raise
-        started = await self._registry.advance(sandbox.id, Event.STARTED)
+        await self._registry.advance(sandbox.id, Event.STARTED)
         self._running.supervise(sandbox.id)
         self._activity.touch(sandbox.id)
-        return started
+        await self._registry.set_rests(sandbox.id, rests=False)
+        return self._registry.find_any(sandbox.spec.tenant, sandbox.id)
 
     async def stop(
         self,

@@ -82,7 +82,7 @@ class SandboxSpec:
     `volumes` are mounted in it from its first start on.
     `template_name`: what its template was called when it was made; a fork keeps that of the first one.
     `route` is its `Route`, sealed by the store; empty for none.
-    `rests`: a stop is under way, and with it the end of its life goes.
+    `rests`: the end of its life goes with the next stop, which is under way, or a start that fails.
     """
 
     id: SandboxId

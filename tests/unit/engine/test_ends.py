@@ -210,3 +210,40 @@ async def test_an_end_that_comes_during_a_stop_to_rest_does_not_remove(
         if event.state == State.GONE:
             break
     assert [(item.spec.name, item.state) for item in engine.list(DEFAULT_TENANT)] == [("one", State.STOPPED)]
+
+
+async def test_what_is_started_for_a_time_ends_then(world: World) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    await engine.stop(DEFAULT_TENANT, "one", 0, endless=True)
+    world.clock.time += timedelta(days=1)
+    await engine.start(DEFAULT_TENANT, "one", ttl=30)
+    left = engine.get(DEFAULT_TENANT, "one")
+    assert (left.state, left.spec.rests) == (State.RUNNING, False)
+    assert left.spec.ends_at == world.clock.time + timedelta(seconds=30)
+    assert [item.spec for item in await world.store.sandboxes()] == [left.spec]
+
+
+async def test_a_start_for_a_time_that_fails_brings_no_end(world: World) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    await engine.stop(DEFAULT_TENANT, "one", 0, endless=True)
+    world.driver.fail_at = {"start"}
+    with pytest.raises(HostError):
+        await engine.start(DEFAULT_TENANT, "one", ttl=30)
+    left = engine.get(DEFAULT_TENANT, "one")
+    assert (left.state, left.spec.ttl, left.spec.rests) == (State.STOPPED, None, False)
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING])
+async def test_a_start_for_a_time_that_a_crash_cuts_is_whole_or_brings_no_end(
+    world: World, state: State
+) -> None:
+    engine = await made(world, Expiry.REMOVE)
+    id = engine.get(DEFAULT_TENANT, "one").id
+    await world.registry.set_ttl(id, 30, rests=True)
+    if state is State.STARTING:
+        await world.registry.correct(id, State.STARTING, "")
+    engine = world.engine()
+    await engine.recover()
+    left = engine.get(DEFAULT_TENANT, "one")
+    wanted = (State.STOPPED, None, False) if state is State.STARTING else (State.RUNNING, 30, False)
+    assert (left.state, left.spec.ttl, left.spec.rests) == wanted

@@ -111,7 +111,7 @@ class FakeSandboxes:
         state = advance(sandbox.state, event)
         return self._put(sandbox.with_state(State.RUNNING if state is State.STARTING else state, NOW))
 
-    async def start(self, tenant: TenantId, ref: str) -> Sandbox:
+    async def start(self, tenant: TenantId, ref: str, *, ttl: int | None = None) -> Sandbox:
         return self._advance(ref, Event.START)
 
     async def stop(

@@ -50,7 +50,8 @@ async def wake(engine: Engine, sandbox: Sandbox, seconds: int | None) -> tuple[S
             if sandbox.state in WITH_MEMORY:
                 woken = await engine.sandboxes.resume(tenant, name)
             elif sandbox.state is State.STOPPED:
-                woken = await engine.sandboxes.start(tenant, name)
+                # With its end from the first moment on: the client may be gone before what it starts is ready.
+                woken = await engine.sandboxes.start(tenant, name, ttl=seconds)
             else:
                 raise Conflict(f"sandbox {name} is {sandbox.state}")
             if seconds is not None:
