@@ -15,8 +15,8 @@ from tests.unit.store import where
 
 from corral.daemon.clock import SystemClock
 from corral.engine.acting import act_for
-from corral.engine.keys import ApiKeys
 from corral.engine.fingerprint import fingerprint
+from corral.engine.keys import ApiKeys
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.budget import Outcome, Reservation, Settlement

@@ -14,7 +14,8 @@ from corral.api.e2b.dataplane import DataPlane
 from corral.api.e2b.names import computed_build_id
 from corral.engine.engine import Engine
 from corral.engine.fingerprint import fingerprint
-from corral.model.ids import TemplateId, TenantId
+from corral.model.ids import TemplateId
+from corral.model.secrets import Identity
 from corral.model.template import Assignment
 
 from .conftest import NOW, TENANT, FakeEngine, template
@@ -24,8 +25,8 @@ BUILD = str(uuid.uuid4())
 
 @pytest.fixture
 async def http(engine: FakeEngine) -> AsyncIterator[httpx2.AsyncClient]:
-    async def authenticate(_: Request) -> TenantId:
-        return TENANT
+    async def authenticate(_: Request) -> Identity:
+        return Identity(TENANT)
 
     app = E2bApi(cast(Any, None), cast(Engine, engine), authenticate, cast(DataPlane, None), None)
     async with httpx2.AsyncClient(
