@@ -1,10 +1,10 @@
 """The crash contract, step by step: the daemon is killed before each thing that it does on the host.
 
 `pointed.py` numbers the steps of an operation; a rehearsal tells how many there are. By default each operation is cut at a
-few of them, drawn with a seed; `CORRAL_POINTS=all` (`make test-all`) cuts each operation at every one. After each cut the
-daemon starts again as it is, or is killed once more at a step of that; and then: the operation is done or undone, done if it
-was answered; what ran on goes on; what was there is usable; and once the test's objects are removed, nothing is left of
-anything.
+few of them, drawn with a seed; `CORRAL_POINTS=all` (`make test-all`) cuts each operation at every one, and `CORRAL_POINTS=3/40`
+at every 40th from the third on, so that all can be cut in forty runs. After each cut the daemon starts again as it is, or is
+killed once more at a step of that; and then: the operation is done or undone, done if it was answered; what ran on goes on;
+what was there is usable; and once the test's objects are removed, nothing is left of anything.
 """
 
 import os
@@ -66,7 +66,12 @@ def scene(
 
 def _drawn(seed: str, total: int) -> Sequence[int]:
     every = range(1, total + 1)
-    return every if POINTS == "all" else random.Random(seed).sample(every, min(int(POINTS), total))
+    match POINTS.split("/"):
+        case ["all"]:
+            return every
+        case [first, step]:
+            return every[int(first) - 1 :: int(step)]
+    return random.Random(seed).sample(every, min(int(POINTS), total))
 
 
 def _at_each(points: Sequence[int], cut: Callable[[int], None], told: str) -> None:
