@@ -136,9 +136,8 @@ class _Run:
         config = replace(last.state.config(), limits=self._request.sandbox_limits)
         if self._request.models is not None:
             config = replace(config, models=over(self._request.models, config.models))
-        for tag in self._request.tags:
-            await self._parts.templates.publish(self._tenant, tag, layers, config, source)
-        return await self._parts.templates.publish(self._tenant, self._request.name, layers, config, source)
+        names = (self._request.name, *self._request.tags)
+        return await self._parts.templates.publish(self._tenant, names, layers, config, source)
 
     def _tell(self, text: str, *, output: bool = False) -> None:
         self._tell_step(self._tally.step, text, output)

@@ -196,7 +196,7 @@ class Projects:
     async def _publish(self, plan: _Plan, layers: tuple[LayerDigest, ...]) -> Template:
         await self._check(plan, layers[len(plan.base.layers) :])
         return await self._templates.publish(
-            plan.tenant, plan.name, layers, plan.base.config, source=f"setup:{plan.request.repo}"[:200]
+            plan.tenant, (plan.name,), layers, plan.base.config, source=f"setup:{plan.request.repo}"[:200]
         )
 
     async def _check(self, plan: _Plan, layers: Sequence[LayerDigest]) -> None:

@@ -90,7 +90,7 @@ class Templates:
         """The `base` template of this version of Corral; built where its layers are missing."""
         async with self._lock(tenant, BASE), self.holding_layers():
             layers = await self._layers.base(progress)
-            return await self._keep(tenant, BASE, layers, TemplateConfig(env=dict(_BASE_ENV)), source=BASE)
+            return await self._keep(tenant, (BASE,), layers, TemplateConfig(env=dict(_BASE_ENV)), source=BASE)
 
     async def build_agent(self, tenant: TenantId, agent: str, progress: Progress = silent) -> Template:
         """The template with an agent's program on top of `base`; built in a sandbox where it is missing or out of date."""
@@ -102,7 +102,7 @@ class Templates:
                     return template
             layer = await self._build_agent_layer(tenant, agent, base, progress)
             return await self._keep(
-                tenant, agent, (*base.layers, layer), base.config, source=source, parent=base
+                tenant, (agent,), (*base.layers, layer), base.config, source=source, parent=base
             )
 
     async def build_image(
@@ -113,7 +113,7 @@ class Templates:
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.image(reference, progress)
             source = f"{reference}@{image.digest}"
-            return await self._keep(tenant, name, image.layers, config_of(image), source=source)
+            return await self._keep(tenant, (name,), image.layers, config_of(image), source=source)
 
     async def import_archive(
         self, tenant: TenantId, name: str, data: AsyncIterator[bytes], progress: Progress = silent
@@ -123,7 +123,7 @@ class Templates:
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.import_archive(data, progress)
             return await self._keep(
-                tenant, name, image.layers, config_of(image), source=f"archive@{image.digest}"
+                tenant, (name,), image.layers, config_of(image), source=f"archive@{image.digest}"
             )
 
     async def check_replaceable(self, tenant: TenantId, name: str) -> None:
@@ -154,7 +154,7 @@ class Templates:
         check_free_name(name)
         return await self._keep(
             parent.tenant,
-            name,
+            (name,),
             (*parent.layers, layer),
             config,
             source=f"{CHECKPOINT}{parent.name}",
@@ -183,14 +183,18 @@ class Templates:
         offered = [*await self._store.templates(), *self._hidden.values()]
         return {template.memory.image for template in offered if template.memory is not None}
 
-    async def tag(self, tenant: TenantId, ref: str, name: str) -> Template:
-        """The same template under another name; a template of that name is replaced."""
-        check_free_name(name)
-        async with self._lock(tenant, name), self.holding_layers():
+    async def tag(self, tenant: TenantId, ref: str, *names: str) -> None:
+        """The same template under other names, all of them or none; templates of those names are replaced."""
+        for name in names:
+            check_free_name(name)
+        async with contextlib.AsyncExitStack() as held:
+            for name in sorted(set(names)):
+                await held.enter_async_context(self._lock(tenant, name))
+            await held.enter_async_context(self.holding_layers())
             template = await self.get(tenant, ref)
-            return await self._keep(
+            await self._keep(
                 tenant,
-                name,
+                names,
                 template.layers,
                 template.config,
                 source=template.source,
@@ -207,14 +211,16 @@ class Templates:
     async def publish(
         self,
         tenant: TenantId,
-        name: str,
+        names: tuple[str, ...],
         layers: tuple[LayerDigest, ...],
         config: TemplateConfig,
         source: str,
     ) -> Template:
-        """A template of these layers; it takes the place of one of the same name. The caller holds its layers."""
-        check_free_name(name)
-        return await self._keep(tenant, name, layers, config, source=source)
+        """A template of these layers under each name, all of them or none, in the place of those of the same names; the one
+        of the first. The caller holds its layers."""
+        for name in names:
+            check_free_name(name)
+        return await self._keep(tenant, names, layers, config, source=source)
 
     @contextlib.asynccontextmanager
     async def hidden(
@@ -246,10 +252,10 @@ class Templates:
             del self._hidden[template.id]
             await self._store.remove_template(template.id)
 
-    async def remove(self, tenant: TenantId, ref: str) -> None:
-        """No longer offer a template; its layers go once nothing uses them."""
-        template = await self.get(tenant, ref)
-        await self._store.remove_template(template.id)
+    async def remove(self, tenant: TenantId, *refs: str) -> None:
+        """No longer offer templates, all of these or none; their layers go once nothing uses them."""
+        found = [await self.get(tenant, ref) for ref in refs]
+        await self._store.remove_template(*(template.id for template in found))
         self._changed(tenant)
         await self.prune()
 
@@ -294,7 +300,7 @@ class Templates:
     async def _keep(
         self,
         tenant: TenantId,
-        name: str,
+        names: tuple[str, ...],
         layers: tuple[LayerDigest, ...],
         config: TemplateConfig,
         *,
@@ -303,35 +309,43 @@ class Templates:
         memory: MachineState | None = None,
         origin: Origin | None = None,
     ) -> Template:
-        for former in await self.list(tenant):
-            if former.name == name:
-                kept = former.layers, former.config, former.memory, former.origin
-                if kept == (layers, config, memory, origin):
-                    return former
-                if former.origin is not None and origin is None:
-                    raise _taken(name)
-                self._prune_wanted = True  # it is replaced
-        template = Template(
-            id=TemplateId(randomness.token_hex(8)),
-            tenant=tenant,
-            name=name,
-            layers=layers,
-            config=config,
-            size=sum([await self._layers.size(layer) for layer in layers]),
-            created_at=self._clock.now(),
-            source=source,
-            parent=parent.id if parent else None,
-            memory=memory,
-            origin=origin,
-        )
-        await self._add(template)
-        return template
+        """The template of the first name; what is there already under a name is left as it is."""
+        wanted = layers, config, memory, origin
+        found = {template.name: template for template in await self.list(tenant)}
+        missing = [
+            name for name in dict.fromkeys(names) if name not in found or _substance(found[name]) != wanted
+        ]
+        replaced = [found[name] for name in missing if name in found]
+        if origin is None and (lost := [template for template in replaced if template.origin is not None]):
+            raise _taken(lost[0].name)
+        self._prune_wanted |= bool(replaced)
+        size = sum([await self._layers.size(layer) for layer in layers]) if missing else 0
+        made = [
+            Template(
+                id=TemplateId(randomness.token_hex(8)),
+                tenant=tenant,
+                name=name,
+                layers=layers,
+                config=config,
+                size=size,
+                created_at=self._clock.now(),
+                source=source,
+                parent=parent.id if parent else None,
+                memory=memory,
+                origin=origin,
+            )
+            for name in missing
+        ]
+        if made:
+            await self._add(*made)
+        return {**found, **{template.name: template for template in made}}[names[0]]
 
-    async def _add(self, template: Template, shortened: TemplateId | None = None) -> None:
+    async def _add(self, *templates: Template, shortened: TemplateId | None = None) -> None:
         """Layers first: no power cut leaves a template without them."""
         await self._layers.flush()
-        await self._store.add_template(template, shortened=shortened)
-        self._changed(template.tenant)
+        await self._store.add_template(*templates, shortened=shortened)
+        for tenant in {template.tenant for template in templates}:
+            self._changed(tenant)
 
     def _changed(self, tenant: TenantId) -> None:
         self._changes += 1
@@ -346,6 +360,11 @@ def config_of(image: ImportedImage) -> TemplateConfig:
     """How sandboxes of an image are run. What an image starts by itself is not started, but where Corral wrote it."""
     kept = image.kept or TemplateConfig(sudo=False)
     return replace(kept, env=image.env, user=image.user or "root", workdir=image.workdir or "/")
+
+
+def _substance(template: Template) -> tuple[object, ...]:
+    """What sandboxes of it have, whatever it is called."""
+    return template.layers, template.config, template.memory, template.origin
 
 
 def _taken(name: str) -> Conflict:

@@ -199,11 +199,11 @@ class SqlStore:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
         await self._database.run_durable(sandboxes.set_grant, grant)
 
-    async def add_template(self, template: Template, *, shortened: TemplateId | None = None) -> None:
-        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's
+    async def add_template(self, *made: Template, shortened: TemplateId | None = None) -> None:
+        """Insert all at once; a template of the same tenant and name is replaced (its sandboxes keep the old one's
         layers). `shortened`: the one that it is with fewer layers.
         """
-        await self._database.run_durable(templates.add, template, shortened)
+        await self._database.run_durable(templates.add, *made, shortened=shortened)
 
     async def assignments(self, tenant: TenantId, name: str) -> list[Assignment]:
         """What a template's name, and that name with each tag, stood for, oldest first."""
@@ -225,9 +225,9 @@ class SqlStore:
         """By id, also a replaced or removed one that a sandbox still uses. Raises NotFound."""
         return await self._database.run(templates.get, template)
 
-    async def remove_template(self, template: TemplateId) -> None:
-        """No longer offered; forgotten once no sandbox uses it. Idempotent."""
-        await self._database.run(templates.remove, template)
+    async def remove_template(self, *removed: TemplateId) -> None:
+        """No longer offered, all at once; each is forgotten once no sandbox uses it. Idempotent."""
+        await self._database.run(templates.remove, *removed)
 
     async def layers_in_use(self) -> set[LayerDigest]:
         """Layers of current templates and of sandboxes."""

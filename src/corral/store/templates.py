@@ -40,16 +40,19 @@ _own = _templates.c.instance == bindparam("own")
 _LAYERS = select(_templates.c.layers).where(_own, or_(_templates.c.current, _in_use))
 
 
-def add(db: Connection, template: Template, shortened: TemplateId | None) -> None:
-    """Insert; the current one of the same tenant and name is replaced. `shortened`: the one that it is with fewer layers."""
-    same = (_templates.c.tenant == template.tenant, _templates.c.name == template.name)
-    _retire(db, and_(_templates.c.instance == own(db), *same))
-    _insert(db, template, current=True)
-    if shortened is None:
-        _assign(db, template)
-        return
-    changed = {"template": template.id, "build": fingerprint(template)}
-    db.execute(update(_assignments).where(_assignments.c.template == shortened).values(changed))
+def add(db: Connection, *templates: Template, shortened: TemplateId | None = None) -> None:
+    """Insert them; the current ones of the same tenants and names are replaced. `shortened`: the one that it is with fewer
+    layers.
+    """
+    for template in templates:
+        same = (_templates.c.tenant == template.tenant, _templates.c.name == template.name)
+        _retire(db, and_(_templates.c.instance == own(db), *same))
+        _insert(db, template, current=True)
+        if shortened is None:
+            _assign(db, template)
+        else:
+            changed = {"template": template.id, "build": fingerprint(template)}
+            db.execute(update(_assignments).where(_assignments.c.template == shortened).values(changed))
 
 
 def _assign(db: Connection, template: Template) -> None:
@@ -116,13 +119,13 @@ def _insert(db: Connection, template: Template, *, current: bool) -> None:
     )
 
 
-def remove(db: Connection, template: TemplateId) -> None:
-    """No longer offer it, and forget what its name stood for."""
+def remove(db: Connection, *templates: TemplateId) -> None:
+    """No longer offer them, and forget what their names stood for."""
     names = select(_templates.c.instance, _templates.c.tenant, _templates.c.name)
-    for row in db.execute(names.where(_templates.c.id == template, _templates.c.current)).all():
+    for row in db.execute(names.where(_templates.c.id.in_(templates), _templates.c.current)).all():
         same = (_assignments.c.tenant == row.tenant, _assignments.c.name == row.name)
         db.execute(delete(_assignments).where(_assignments.c.instance == row.instance, *same))
-    _retire(db, _templates.c.id == template)
+    _retire(db, _templates.c.id.in_(templates))
 
 
 def _retire(db: Connection, which: ColumnElement[bool]) -> None:

@@ -93,7 +93,7 @@ async def repository(tmp_path: Path) -> AsyncIterator[_Repository]:
     await store.tenant(DEFAULT_TENANT)
     layers = FakeLayers()
     templates = Templates(store, layers, _Clock(), no_agent)
-    await templates.publish(DEFAULT_TENANT, "mine", (layers.BASE,), TemplateConfig(), "a build")
+    await templates.publish(DEFAULT_TENANT, ("mine",), (layers.BASE,), TemplateConfig(), "a build")
     async with TaskOwner() as tasks:
         found = _Repository(templates, layers, tasks)
         await found.create()

@@ -495,7 +495,7 @@ async def test_a_checkpoint_takes_the_place_of_checkpoints_only(world: World) ->
     engine = world.engine()
     await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
     config = TemplateConfig()
-    await world.templates.publish(DEFAULT_TENANT, "built", (FakeLayers.BASE,), config, "a build")
+    await world.templates.publish(DEFAULT_TENANT, ("built",), (FakeLayers.BASE,), config, "a build")
     world.driver.fail_at = {"commit"}
     with pytest.raises(Conflict) as refused:
         await world.checkpoints.make(DEFAULT_TENANT, "one", "built")
@@ -523,14 +523,14 @@ async def test_a_create_whose_template_is_replaced_while_it_waits_takes_the_new_
     engine = world.engine()
     await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=16 * GIB)))
     layers = (FakeLayers.BASE,)
-    await world.templates.publish(DEFAULT_TENANT, "mine", layers, TemplateConfig(), "a build")
+    await world.templates.publish(DEFAULT_TENANT, ("mine",), layers, TemplateConfig(), "a build")
     waits = asyncio.Event()
     wish = CreateRequest(name="one", template="mine", queue=True, progress=lambda _: waits.set())
     async with asyncio.TaskGroup() as group:
         making = group.create_task(engine.create(DEFAULT_TENANT, wish))
         await waits.wait()
         config = TemplateConfig(env={"A": "new"})
-        new = await world.templates.publish(DEFAULT_TENANT, "mine", layers, config, "another")
+        new = await world.templates.publish(DEFAULT_TENANT, ("mine",), layers, config, "another")
         await world.templates.prune()
         await engine.remove(DEFAULT_TENANT, "all")
     made = making.result()
@@ -542,7 +542,7 @@ async def test_a_create_whose_template_is_removed_while_it_waits_says_its_name(w
     world.rules = STRICT
     engine = world.engine()
     await engine.create(DEFAULT_TENANT, CreateRequest(name="all", limits=Limits(memory=16 * GIB)))
-    await world.templates.publish(DEFAULT_TENANT, "mine", (FakeLayers.BASE,), TemplateConfig(), "a build")
+    await world.templates.publish(DEFAULT_TENANT, ("mine",), (FakeLayers.BASE,), TemplateConfig(), "a build")
     waits = asyncio.Event()
     wish = CreateRequest(name="one", template="mine", queue=True, progress=lambda _: waits.set())
     making = asyncio.ensure_future(engine.create(DEFAULT_TENANT, wish))

@@ -133,7 +133,8 @@ async def test_a_template_under_another_name_goes_on_from_the_same_image(world: 
     await engine.create(DEFAULT_TENANT, CreateRequest(name="one"))
     made = await world.checkpoints.make(DEFAULT_TENANT, "one", "warm", memory=True, by="me")
     assert made.memory is not None
-    tagged = await world.templates.tag(DEFAULT_TENANT, "warm", "warm:v1")
+    await world.templates.tag(DEFAULT_TENANT, "warm", "warm:v1")
+    tagged = await world.templates.get(DEFAULT_TENANT, "warm:v1")
     assert (tagged.memory, tagged.origin) == (made.memory, made.origin)
     await world.templates.remove(DEFAULT_TENANT, "warm")
     assert world.driver.saved == {made.memory.image}

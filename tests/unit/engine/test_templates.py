@@ -10,7 +10,7 @@ import pytest
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.engine.templates import Templates, config_of
-from corral.errors import Conflict, UpstreamFailed
+from corral.errors import Conflict, NotFound, UpstreamFailed
 from corral.model.build import RegistryLogin
 from corral.model.ids import DEFAULT_TENANT, LayerDigest, SandboxId
 from corral.model.template import Origin, TemplateConfig
@@ -100,9 +100,26 @@ async def test_nothing_built_takes_the_name_of_a_checkpoint(templates: Templates
     with pytest.raises(Conflict, match="which would be lost"):
         await templates.tag(DEFAULT_TENANT, "image", "mine")
     with pytest.raises(Conflict, match="which would be lost"):
-        await templates.publish(DEFAULT_TENANT, "mine", image.layers, image.config, "build")
+        await templates.publish(DEFAULT_TENANT, ("mine",), image.layers, image.config, "build")
     assert mark in await templates.list(DEFAULT_TENANT)
     assert TWO in layers.kept
+
+
+async def test_a_template_gets_all_of_its_names_or_none(templates: Templates, layers: KeptLayers) -> None:
+    image = await templates.build_image(DEFAULT_TENANT, "image", "host/image", silent)
+    await templates.from_layer("mine", image, TWO, image.config, Origin("box", SandboxId("1" * 16)), None)
+    names, before = ("one", "two", "mine"), await templates.list(DEFAULT_TENANT)
+    with pytest.raises(Conflict, match="which would be lost"):
+        await templates.publish(DEFAULT_TENANT, names, image.layers, image.config, "build")
+    with pytest.raises(Conflict, match="which would be lost"):
+        await templates.tag(DEFAULT_TENANT, "image", *names)
+    assert await templates.list(DEFAULT_TENANT) == before
+    with pytest.raises(NotFound):
+        await templates.remove(DEFAULT_TENANT, "image", "none")
+    assert await templates.list(DEFAULT_TENANT) == before
+    made = await templates.publish(DEFAULT_TENANT, names[:2], image.layers, image.config, "build")
+    assert made.name == "one"
+    assert {item.name for item in await templates.list(DEFAULT_TENANT)} == {"image", *names}
 
 
 async def test_layers_whose_template_could_not_be_kept_go_at_once(

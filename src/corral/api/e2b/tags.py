@@ -66,9 +66,8 @@ async def assign_tags(call: Call) -> Response:
         raise Refusal(400, "validation error: tags: at least one is needed")
     tags = [checked_tag(tag) for tag in body.tags]
     template = await find_template(call, body.target)
-    for tag in tags:
-        name = Reference(alias_of(template), tag).name
-        await call.engine.templates.tag(call.tenant, template.id, name)
+    names = [Reference(alias_of(template), tag).name for tag in tags]
+    await call.engine.templates.tag(call.tenant, template.id, *names)
     _, found = await templates_of(call, alias_of(template))
     return JSONResponse({"tags": tags, "buildID": build_id(template, found)}, 201)
 
@@ -85,9 +84,7 @@ async def delete_tags(call: Call) -> Response:
     _, found = await templates_of(call, body.name)
     for missing in tags - {tag_of(item) for item in found}:
         raise Refusal(404, f"tag '{missing}' does not exist for template '{body.name[:100]}'")
-    for item in found:
-        if tag_of(item) in tags:
-            await call.engine.templates.remove(call.tenant, item.id)
+    await call.engine.templates.remove(call.tenant, *(item.id for item in found if tag_of(item) in tags))
     return Response(status_code=204)
 
 

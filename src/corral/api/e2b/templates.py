@@ -99,6 +99,5 @@ async def delete_template(call: Call) -> Response:
     sandboxes = [item for item in call.engine.sandboxes.list(call.tenant) if item.state in VISIBLE]
     if any(item.spec.template in names or template_of(item) in names for item in sandboxes):
         raise Refusal(400, f"template '{reference.alias}' is used by sandboxes: kill them first")
-    for item in found:
-        await call.engine.templates.remove(call.tenant, item.id)
+    await call.engine.templates.remove(call.tenant, *(item.id for item in found))
     return Response(status_code=204)

@@ -89,9 +89,9 @@ class Store(Protocol):
     async def set_grant(self, grant: Grant) -> None:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
 
-    async def add_template(self, template: Template, *, shortened: TemplateId | None = None) -> None:
-        """Insert; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers). `shortened`:
-        the one that it is with fewer layers, so that its name stands for what it stood for."""
+    async def add_template(self, *made: Template, shortened: TemplateId | None = None) -> None:
+        """Insert all at once; a template of the same tenant and name is replaced (its sandboxes keep the old one's layers).
+        `shortened`: the one that it is with fewer layers, so that its name stands for what it stood for."""
 
     async def assignments(self, tenant: TenantId, name: str) -> list[Assignment]:
         """What a template's name, and that name with each tag, stood for, oldest first: the last hundred of each. Those of a
@@ -109,8 +109,8 @@ class Store(Protocol):
     async def template(self, template: TemplateId) -> Template:
         """By id, also a replaced or removed one that a sandbox still uses. Raises NotFound."""
 
-    async def remove_template(self, template: TemplateId) -> None:
-        """No longer offered; forgotten once no sandbox uses it. Idempotent."""
+    async def remove_template(self, *removed: TemplateId) -> None:
+        """No longer offered, all at once; each is forgotten once no sandbox uses it. Idempotent."""
 
     async def layers_in_use(self) -> set[LayerDigest]:
         """Layers of current templates and of sandboxes."""
