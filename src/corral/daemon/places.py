@@ -124,6 +124,11 @@ class Places:
         """The database: what CORRAL_DATABASE_URL says, else SQLite in the data directory."""
         return os.environ.get("CORRAL_DATABASE_URL") or f"sqlite:///{self.data / 'corral.db'}"
 
+    @property
+    def shares_database(self) -> bool:
+        """Whether other daemons may write to it: SQLite's is in the data directory, which is one daemon's."""
+        return not self.database_url.startswith("sqlite:")
+
     def installation(self) -> str:
         """The random name of this installation, kept in the data directory; made at the first call."""
         place = self.data / "instance"

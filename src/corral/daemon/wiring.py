@@ -435,8 +435,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     gateways = [GatewayProcess(one, places.instance, written) for one in clients]
     for gateway in gateways:
         tasks.start(gateway.supervise(), name="gateway")
-    tasks.start(secrets.keep_fresh(), name="secrets")
-    tasks.start(models.keep_fresh(), name="models")
+    tasks.start(secrets.keep_fresh(shared=places.shares_database), name="secrets")
+    if places.shares_database:
+        tasks.start(models.keep_fresh(), name="models")
     for gateway in gateways:
         await gateway.started.wait()
     await secrets.publish()

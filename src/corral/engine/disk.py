@@ -126,8 +126,7 @@ class Disk:
         if not dry_run:
             for template in gone:
                 log.info("checkpoint %s is beyond what is kept, and removed", template.name)
-                await self._templates.remove(tenant, template.id)
-            await self._templates.prune()
+            await self._templates.remove(tenant, *(template.id for template in gone))
         return Pruned(removed, freed)
 
     async def tidy(self, made: Template) -> None:
@@ -137,7 +136,8 @@ class Disk:
         beyond = [] if rules == Retention() else await self._beyond(made.tenant, rules, await self._held())
         for template in beyond:
             log.info("checkpoint %s is beyond what is kept, and removed", template.name)
-            await self._templates.remove(made.tenant, template.id)
+        if beyond:
+            await self._templates.remove(made.tenant, *(template.id for template in beyond))
         if len(made.layers) > FLATTEN_OVER:
             try:
                 await self._templates.flatten(made)

@@ -31,7 +31,7 @@ class Models:
             self._published = held
 
     async def keep_fresh(self) -> None:
-        """Give the gateway what other daemons on the same database have changed; runs until cancelled."""
+        """Give the gateway what other daemons on a shared database have changed; runs until cancelled."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
             try:

@@ -296,13 +296,14 @@ class Secrets:
                 await self._store.audit(tenant, None, "secret.broken", {"name": name})
         self._problems[key] = error.message
 
-    async def keep_fresh(self) -> None:
-        """Ask sources again from time to time, so that the gateway has keys that are good, and give it what other daemons on
-        the same database have changed; runs until cancelled."""
+    async def keep_fresh(self, *, shared: bool) -> None:
+        """Ask sources again from time to time, so that the gateway has keys that are good, and where the database is `shared`,
+        give it what other daemons have changed there; runs until cancelled."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
             try:
-                await self._refresh()
+                if shared or any(secret.form in self._sources for secret in self._published.values()):
+                    await self._refresh()
             except CorralError as error:
                 log.error("secrets could not be kept fresh: %s", error)
 

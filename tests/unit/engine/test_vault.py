@@ -1,5 +1,6 @@
 """The vault's use cases: forms of secrets, rotation, and sources that fail."""
 
+import asyncio
 import json
 import sqlite3
 from dataclasses import replace
@@ -13,6 +14,7 @@ from corral.daemon.clock import SystemClock
 from corral.engine.ports import OpenedSecret
 from corral.engine.vault import Secrets, check_base_url
 from corral.errors import CorralError, HostError, InvalidInput, NotFound
+from corral.host.tasks import TaskOwner
 from corral.model.binding import Binding, Mode
 from corral.model.ids import TenantId
 from corral.model.secrets import Provider, Secret, SecretForm
@@ -203,6 +205,34 @@ async def test_the_form_is_bound_to_the_value(vault: Vault, tmp_path: Path) -> N
         db.execute("UPDATE secrets SET form = 'command'")
     await vault.secrets.publish()
     assert (vault.given(), vault.source.asked) == ({}, [])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_database_of_ones_own_is_not_looked_at_again_and_again(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Unless a key comes from somewhere else."""
+    looked = asyncio.Event()
+
+    async def look() -> None:
+        looked.set()
+
+    async def looks() -> bool:
+        looked.clear()
+        async with TaskOwner() as tasks:
+            tasks.start(vault.secrets.keep_fresh(shared=shared), name="fresh")
+            for _ in range(10):
+                await asyncio.sleep(0)
+        return looked.is_set()
+
+    monkeypatch.setattr("corral.engine.vault.FRESH_SECONDS", 0)
+    monkeypatch.setattr(vault.secrets, "_refresh", look)
+    await vault.secrets.add(TENANT, "mine", Secret("old-value-1"), Provider.OPENAI, "https://h.example")
+    assert await looks() is shared
+    await vault.secrets.add(
+        TENANT, "given", Secret("a command"), Provider.OPENAI, "https://h.example", form=SecretForm.COMMAND
+    )
+    assert await looks()
 
 
 async def test_what_another_daemon_changed_in_the_vault_is_served_and_told(
