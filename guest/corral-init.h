@@ -2,7 +2,9 @@
 #ifndef CORRAL_INIT_H
 #define CORRAL_INIT_H
 
+#include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -138,10 +140,36 @@ _Noreturn void run_command(const struct command *command, uint32_t id, int repor
  * `reaped`: the leader has been waited for, so its number may belong to someone else by now. */
 int signal_tree(uint32_t id, pid_t leader, bool reaped, int number);
 
-/* ---- files.c: `put`, `mkdir`, `move`, `remove`; the exit code; and what the daemon announces ---- */
+/* ---- files.c: `write`, `mkdir`, `move`, `remove`; the exit code; and what the daemon announces ---- */
 
 int file_command(int argc, char **argv);
 void announce(char *data, size_t size);
+int failed(const char *path); /* the exit code for errno, told on stderr */
+
+/* ---- pending.c: what is not there before it is whole ---- */
+
+/* An entry that will be in its place at once. It has a hidden name beside that, or none. */
+struct pending {
+	int fd; /* -1: none */
+	char name[PATH_MAX]; /* empty: none */
+};
+
+int open_pending(struct pending *pending, const char *target); /* a file, to be written to */
+int name_pending(struct pending *pending, const char *target); /* a free name, to be made by the caller */
+int place_pending(struct pending *pending, const char *target); /* ends it, whether it succeeds or not */
+int drop_pending(struct pending *pending); /* -1, errno as it was */
+
+/* The input is pieces, each after its length (four bytes, big-endian), up to an empty one. Who feeds us may be killed: without that one
+ * the end of the input is not its end. */
+int take_piece(char *into, size_t size); /* exactly so much */
+int take_some(char *into, size_t size);  /* so much: 1; 0 if there was nothing more */
+int take_part(char *into, size_t size);  /* at most so much: how much, 0 if there was nothing more */
+int drain_pieces(void);                  /* up to the end, whatever is there */
+int write_all(int fd, const char *from, size_t size);
+
+/* ---- archive.c: `unpack DIRECTORY`; the exit code ---- */
+
+int unpack_archive(const char *directory);
 
 /* ---- relay.c: `relay ADDRESS PORT`; the exit code ---- */
 

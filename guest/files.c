@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int failed(const char *path)
+int failed(const char *path)
 {
 	int error = errno;
 	fprintf(stderr, "%s: %s\n", path, strerror(error));
@@ -88,49 +88,20 @@ static int make_parents(char *path, const struct owner *owner)
 	return 0;
 }
 
-static int read_whole(unsigned char *into, size_t size)
-{
-	for (ssize_t got; size; into += got, size -= (size_t)got) {
-		if ((got = read(0, into, size)) <= 0) {
-			errno = got ? errno : EPIPE;
-			return -1;
-		}
-	}
-	return 0;
-}
-
-static int write_whole(int fd, const unsigned char *from, size_t size)
-{
-	for (ssize_t put; size; from += put, size -= (size_t)put)
-		if ((put = write(fd, from, size)) < 0)
-			return -1;
-	return 0;
-}
-
-/* Pieces, each after its length (four bytes, big-endian), up to an empty one. Who feeds us may be killed: without that one the
- * end of the input is not the end of the file. */
 static int copy_input(int fd)
 {
-	for (;;) {
-		unsigned char head[4];
-		if (read_whole(head, sizeof head))
+	int got;
+	while ((got = take_part(io_buffer, BUFFER_SIZE)) > 0)
+		if (write_all(fd, io_buffer, (size_t)got))
 			return -1;
-		size_t left = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
-		if (!left)
-			return 0;
-		for (size_t size; left; left -= size) {
-			size = left < BUFFER_SIZE ? left : BUFFER_SIZE;
-			if (read_whole((unsigned char *)io_buffer, size)
-			    || write_whole(fd, (unsigned char *)io_buffer, size))
-				return -1;
-		}
-	}
+	return got;
 }
 
-/* Write the input to a temporary file beside the target, then rename: a reader sees the old or the new content. */
+/* Write the input beside the target, then rename: a reader sees the old or the new content. */
 static int write_file(char *path, const struct owner *owner)
 {
-	char real[PATH_MAX], temporary[PATH_MAX];
+	char real[PATH_MAX];
+	struct pending pending;
 	struct stat st;
 	if (make_parents(path, owner))
 		return failed(path);
@@ -142,23 +113,11 @@ static int write_file(char *path, const struct owner *owner)
 		errno = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
 		return failed(path);
 	}
-	int folder = (int)(strrchr(real, '/') - real);
-	int length = snprintf(temporary, sizeof temporary, "%.*s/.corral-XXXXXX", folder, real);
-	if (length < 0 || (size_t)length >= sizeof temporary) {
-		errno = ENAMETOOLONG;
+	if (open_pending(&pending, real))
 		return failed(path);
-	}
-	int fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0)
-		return failed(path);
-	if (copy_input(fd) || fchown(fd, owner->uid, owner->gid) || fchmod(fd, owner->mode) || close(fd)
-	    || rename(temporary, real)) {
-		int error = errno;
-		unlink(temporary);
-		errno = error;
-		return failed(path);
-	}
-	return 0;
+	if (copy_input(pending.fd) || fchown(pending.fd, owner->uid, owner->gid) || fchmod(pending.fd, owner->mode))
+		return drop_pending(&pending), failed(path);
+	return place_pending(&pending, real) ? failed(path) : 0;
 }
 
 /* "made" or "existed" on stdout. */
@@ -260,7 +219,7 @@ void announce(char *data, size_t size)
 	int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;
-	bool whole = !write_whole(fd, (unsigned char *)data + length + 1, size - length - 1) && !fchmod(fd, 0644);
+	bool whole = !write_all(fd, data + length + 1, size - length - 1) && !fchmod(fd, 0644);
 	close(fd);
 	if (!whole || rename(temporary, data))
 		unlink(temporary);
@@ -278,8 +237,10 @@ int file_command(int argc, char **argv)
 		return move_file(argv[2], argv[3]);
 	if (argc == 3 && !strcmp(argv[1], "remove") && argv[2][0] == '/')
 		return remove_tree(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "unpack") && argv[2][0] == '/')
+		return unpack_archive(argv[2]);
 	if (argc == 4 && !strcmp(argv[1], "relay"))
 		return relay_port(argv[2], argv[3]);
-	fprintf(stderr, "usage: corral-init write|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH, relay ADDRESS PORT\n");
+	fprintf(stderr, "usage: corral-init write|mkdir PATH MODE UID GID, move SOURCE TARGET, remove PATH, unpack DIRECTORY, relay ADDRESS PORT\n");
 	return 5;
 }

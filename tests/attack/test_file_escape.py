@@ -262,7 +262,7 @@ def test_a_hostile_archive_is_unpacked_below_its_target(host_secret: Path, tmp_p
 def test_a_hostile_archive_into_a_sandbox_stays_there(
     arena: "Range", isolation: str, host_secret: Path
 ) -> None:
-    """FILE-10: what it overwrites is the sandbox's at most: it is unpacked inside, by the sandbox's own tar and user."""
+    """FILE-10: what it overwrites is the sandbox's at most: it is unpacked inside, as the sandbox's own user."""
     box = arena.box(isolation)
     with contextlib.suppress(CorralError):
         arena.client.write_archive(box.id, "/home/user", hostile_tar(host_secret))

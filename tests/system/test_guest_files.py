@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.drivers.execfiles import PROGRAM, ExecGuestFiles
+from corral.drivers.execfiles import ExecGuestFiles
 from corral.drivers.files import HostGuestFiles
 from corral.engine.ports import Entry, EntryKind, WatchEvent, WatchEventKind
 from corral.errors import Conflict, DiskFull, Forbidden, InvalidInput, NotFound
 from corral.host import mounts, process
 from corral.host.programs import find_program
+from corral.wire.guest import PROGRAM
 
 pytestmark = pytest.mark.root
 

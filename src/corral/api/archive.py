@@ -1,4 +1,4 @@
-"""Directories as tar streams: packed from what the files port shows, unpacked by `tar` inside the sandbox.
+"""Directories as tar streams: packed from what the files port shows, unpacked by `corral-init` inside the sandbox.
 
 Packing here, rather than by a process inside, works on stopped sandboxes and on images without tar, and needs no disk of
 the sandbox's. What a file holds may change while it is read: its header says a size, so its content is cut or padded
@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator
 from corral.engine.ports import Entry, EntryKind, GuestFiles
 from corral.engine.processes import Processes
 from corral.engine.shell import Shell
-from corral.errors import InvalidInput
+from corral.errors import DiskFull, InvalidInput
 from corral.model.ids import SandboxId, TenantId
+from corral.wire.guest import DISK_FULL, PROGRAM
+from corral.wire.pieces import pieces
 
 BLOCK = 512
 MAX_ID = 0o7777777
@@ -76,13 +78,16 @@ async def unpack(
     path: str,
     data: AsyncIterator[bytes],
 ) -> None:
-    """Unpack a tar stream below the directory `path`, as `user`, who will own what is made. Raises InvalidInput."""
+    """Unpack a tar stream below the directory `path`, as `user`, who will own what is made. Each file is there as it was or
+    as it is to be, also where the stream breaks off. Raises InvalidInput, DiskFull."""
     shell = Shell(processes, tenant, sandbox, user)
-    argv = ("tar", "-xof", "-", "-C", path)
-    code, _, errors = await shell.run(argv, stdin=data, timeout=24 * 3600.0)
+    argv = (PROGRAM, "unpack", path)
+    code, _, errors = await shell.run(argv, stdin=pieces(data), timeout=24 * 3600.0)
+    said = errors.decode("utf-8", "replace").strip()[-500:]
+    if code == DISK_FULL:
+        raise DiskFull(f"the archive could not be unpacked: {said}", "remove files in the sandbox")
     if code != 0:
-        said = errors.decode("utf-8", "replace").strip()[-500:]
         raise InvalidInput(
-            f"the archive could not be unpacked: {said or f'tar ended with {code}'}",
-            "check the target's owner and free space; the sandbox's image needs `tar`",
+            f"the archive could not be unpacked: {said or f'it ended with {code}'}",
+            "check the target's owner; it must be a tar that is not compressed",
         )

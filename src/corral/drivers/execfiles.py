@@ -14,13 +14,14 @@ from corral.errors import Conflict, CorralError, DiskFull, Forbidden, HostError,
 from corral.host.filechecks import check_mode, inner_path, split_path
 from corral.host.fileerrors import shown
 from corral.host.filewrite import NEW_MODE
+from corral.wire.guest import DISK_FULL, PROGRAM
+from corral.wire.pieces import pieces
 
 Run = Callable[[Sequence[str], AsyncIterator[bytes] | None, str], Awaitable[tuple[int, bytes, bytes]]]
 """Run a command inside as a user, fed from an iterator; its exit code, stdout and stderr."""
 
-PROGRAM = "/run/corral/init"
 _AS_ROOT = "0:0"
-_REFUSALS: dict[int, type[CorralError]] = {2: NotFound, 3: Conflict, 4: DiskFull, 6: Forbidden}
+_REFUSALS: dict[int, type[CorralError]] = {2: NotFound, 3: Conflict, DISK_FULL: DiskFull, 6: Forbidden}
 _MAX_REASON = 200
 
 
@@ -61,7 +62,7 @@ class ExecGuestFiles:
             mode = await self._mode_of(path)
         check_mode(mode)
         owner = await self._reader.user(user)
-        await self._change(path, _framed(data), "write", path, f"{mode:o}", str(owner.uid), str(owner.gid))
+        await self._change(path, pieces(data), "write", path, f"{mode:o}", str(owner.uid), str(owner.gid))
         if metadata:
             await self._reader.describe(path, metadata)
         return await self._reader.stat(path)
@@ -107,11 +108,3 @@ class ExecGuestFiles:
         reason = ascii(stderr.decode("utf-8", "replace").strip()[:_MAX_REASON])
         kind = _REFUSALS.get(code, HostError)
         raise kind(f"the sandbox could not {argv[0]} {shown(path)}: {reason}")
-
-
-async def _framed(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Each piece after its length, and an empty one at the end: the input also ends where a client or the daemon does."""
-    async for chunk in data:
-        if chunk:
-            yield len(chunk).to_bytes(4, "big") + chunk
-    yield bytes(4)

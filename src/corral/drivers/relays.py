@@ -8,10 +8,11 @@ import asyncio
 import socket
 from collections import defaultdict
 
-from corral.drivers.execfiles import PROGRAM, Run
+from corral.drivers.execfiles import Run
 from corral.model.ids import SandboxId
 from corral.network.networks import Networks
 from corral.network.pair import SANDBOX_ADDRESS
+from corral.wire.guest import PROGRAM
 
 _SECONDS = 10.0
 

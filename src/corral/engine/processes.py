@@ -1,6 +1,7 @@
 """The use cases of processes in sandboxes: start, run, follow, feed, signal, and finding them again."""
 
 import asyncio
+import contextlib
 import signal as signals
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from corral.errors import Conflict, InvalidInput, NotFound, TooLarge
 from corral.host.tasks import TaskOwner
 from corral.model.ids import ProcessId, SandboxId, TenantId, check_env, check_guest_path, check_user
 from corral.model.lifecycle import State
-from corral.model.process import Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
+from corral.model.process import OWN_TAG, Exit, ProcessInfo, ProcessSpec, Stream, TerminalSize
 from corral.model.sandbox import Sandbox
 from corral.policy.idle import wakes_on_use
 from corral.wire import guest
@@ -25,6 +26,8 @@ KEPT_BYTES = 128 * 1024 * 1024
 MAX_PROCESSES = 1000
 MAX_TIMEOUT = 30 * 24 * 3600.0
 DEFAULT_OUTPUT_LIMIT = 16 * 1024 * 1024
+END_SECONDS = 5.0
+"""For what is asked to end, before it is killed."""
 
 Environment = Callable[[Sandbox], Awaitable[dict[str, str]]]
 
@@ -117,6 +120,8 @@ class Processes:
             raise
         for live in session.processes.values():
             self._watch_timeout(sandbox.id, session, live)
+            if live.info.spec.tag == OWN_TAG and not live.ended:  # nobody is there any more who waits for it
+                self._tasks.start(_end(session, live), name=f"end-{sandbox.id}-{live.info.id}")
 
     async def refresh(self, sandbox: Sandbox) -> None:
         """Give the processes that start from now on the variables of what the sandbox has become. Raises Conflict."""
@@ -249,6 +254,10 @@ class Processes:
         """Kill it and everything that it started."""
         await self.signal(tenant, ref, process, signals.SIGKILL)
 
+    async def end(self, tenant: TenantId, ref: str, process: ProcessId) -> None:
+        """Let it end, or kill it where it does not within some seconds; returns once it has ended."""
+        await _end(*self._live(tenant, ref, process))
+
     def written_by(self, sandbox: SandboxId) -> int:
         """Bytes of output that all its processes have told of."""
         session, _ = self._sessions.get(sandbox, (None, None))
@@ -350,6 +359,18 @@ class Processes:
                 return
             kept -= live.kept
             await session.forget(live)
+
+
+async def _end(session: Session, live: Live) -> None:
+    for frame in (guest.signal(live.info.id, signals.SIGTERM), guest.kill(live.info.id)):
+        if live.ended:
+            return
+        with contextlib.suppress(Conflict):  # the sandbox has ended
+            await session.send(frame)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                while not live.ended:
+                    await asyncio.shield(live.change.next())
 
 
 def _not_running(sandbox: Sandbox) -> Conflict:

@@ -1,11 +1,11 @@
 """Running commands in one sandbox, for use cases that are made of commands: cloning, diffing, installing."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 from corral.engine.processes import Chunk, Ended, Processes, StartRequest
-from corral.errors import Conflict, Timeout, UpstreamFailed
-from corral.host.tasks import TaskOwner
+from corral.errors import Conflict, NotFound, Timeout, UpstreamFailed
 from corral.model.ids import ProcessId, SandboxId, TenantId
 from corral.model.process import OWN_TAG, Exit, Stream
 
@@ -89,14 +89,21 @@ class Shell:
         info = await self._processes.start(self._tenant, self._sandbox, request)
         kept = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
         exit: Exit | None = None
-        async with TaskOwner() as tasks:
-            feeding = tasks.start(self._feed(info.id, stdin), name="feed")
-            async for item in self._processes.output(self._tenant, self._sandbox, info.id):
-                if isinstance(item, Ended):
-                    exit = item.exit
-                else:
-                    kept[item.stream] += item.data[: max(OUTPUT_LIMIT - len(kept[item.stream]), 0)]
-            feeding.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                feeding = tasks.create_task(self._feed(info.id, stdin))
+                async for item in self._processes.output(self._tenant, self._sandbox, info.id):
+                    if isinstance(item, Ended):
+                        exit = item.exit
+                    else:
+                        kept[item.stream] += item.data[: max(OUTPUT_LIMIT - len(kept[item.stream]), 0)]
+                feeding.cancel()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        finally:
+            if exit is None:  # what is fed broke off: it would wait for the rest
+                with contextlib.suppress(Conflict, NotFound):
+                    await asyncio.shield(self._processes.end(self._tenant, self._sandbox, info.id))
         return self._checked(exit, timeout), bytes(kept[Stream.STDOUT]), bytes(kept[Stream.STDERR])
 
     async def _feed(self, process: ProcessId, stdin: AsyncIterator[bytes]) -> None:

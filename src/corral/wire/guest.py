@@ -30,6 +30,10 @@ from corral.model.ids import ProcessId
 from corral.model.process import MAX_COMMAND, Exit, TerminalSize
 
 VERSION = 1
+PROGRAM = "/run/corral/init"
+"""Where the program is in each sandbox; with arguments it changes files (`guest/files.c`)."""
+DISK_FULL = 4
+"""Its exit code for a full disk."""
 MAX_FRAME = 4096
 """Bytes of a frame with its header: what a pipe takes at once or not at all."""
 STDIN_WINDOW = 64 * 1024

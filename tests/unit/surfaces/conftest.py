@@ -210,7 +210,7 @@ class FakeProcesses:
                 process.end(0)
             case ["cat"] if not process.info.spec.stdin:
                 process.end(0)
-            case ["cat" | "tar" | "hang", *_]:
+            case ["cat" | "/run/corral/init" | "hang", *_]:
                 return
             case _:
                 raise NotFound(f"no program {words[0]!r} in the sandbox", "install it")

@@ -7,6 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from corral.wire.guest import PROGRAM
+
 BOX = "/v1/sandboxes/box"
 
 
@@ -86,11 +88,11 @@ async def test_an_archive_stays_whole_when_a_file_changes_while_it_is_read(
     assert contents["srv/b"] == b"after"
 
 
-async def test_an_archive_goes_to_tar_in_the_sandbox(http: httpx2.AsyncClient, engine: Any) -> None:
+async def test_an_archive_is_unpacked_in_the_sandbox(http: httpx2.AsyncClient, engine: Any) -> None:
     response = await http.put(f"{BOX}/archive?path=/srv/new", content=b"archive")
     assert response.status_code == 200, response.text
     process = engine.processes.all[1]
-    assert process.info.spec.argv == ("tar", "-xof", "-", "-C", "/srv/new")
+    assert process.info.spec.argv == (PROGRAM, "unpack", "/srv/new")
     assert process.info.spec.user == "user"
-    assert bytes(process.stdin) == b"archive"
+    assert bytes(process.stdin) == b"\0\0\0\x07archive\0\0\0\0"
     assert "/srv/new" in engine.files.dirs
