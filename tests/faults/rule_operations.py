@@ -89,16 +89,18 @@ def _from_pool(client: Client) -> str:
     return client.read_file(box.id, "/made").strip()
 
 
-def _until(state: State | None) -> Any:
+def until(state: State | None) -> Any:
+    """An act that waits for a state."""
     return lambda client: wait_for(lambda: state_of(client) is state, f"it is not {state}")
 
 
-def _let_pass(client: Client) -> None:
+def let_pass(client: Client) -> None:
+    """Let its time to live pass."""
     client.set_ttl(BOX, 1)
-    _until(None)(client)
+    until(None)(client)
 
 
-def _has_ended(client: Client) -> None:
+def has_ended(client: Client) -> None:
     """What was to end by now does that by itself, also after a restart."""
     wait_for(
         lambda: state_of(client) is None or client.get_sandbox(BOX).ttl is None,
@@ -160,11 +162,11 @@ RULE_OPERATIONS = {
     "replace a pool's template": Operation(
         _pooled_of_made, (_replace_pooled,), look=_from_pool, seen=("former", "new")
     ),
-    "time passes": Operation(running, (_let_pass,), RUN, None, _has_ended, (None, None)),
+    "time passes": Operation(running, (let_pass,), RUN, None, has_ended, (None, None)),
     "pause of an idle one": Operation(
-        lambda c: running(c, idle_pause=1), (_until(State.PAUSED),), RUN, State.PAUSED
+        lambda c: running(c, idle_pause=1), (until(State.PAUSED),), RUN, State.PAUSED
     ),
-    "stop of an idle one": Operation(lambda c: running(c, idle_stop=1), (_until(STOP),), RUN, STOP),
+    "stop of an idle one": Operation(lambda c: running(c, idle_stop=1), (until(STOP),), RUN, STOP),
     "egress": Operation(
         running,
         (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Daemon
 from tests.faults import pointed
+from tests.faults.host_operations import reset
 from tests.faults.operations import BOX, KEPT, MADE, RUN, STOP, VOLUME, Operation, is_made, state_of
 from tests.faults.rule_operations import KEY, SECRET
 from tests.traces import settled, traces, wait_for
@@ -175,6 +176,7 @@ def sweep(client: Client) -> None:
         if key.label == KEY:
             client.revoke_key(key.id)
     client.set_tenant_rates({"calls": "default"})
+    reset(client)
     client.forget_steps()
     client.prune()
 

@@ -57,17 +57,17 @@ def furnish() -> None:
         subprocess.run(["git", "-C", REPO, *identity, *command], check=True)
 
 
-def _build(client: Client, text: str) -> None:
+def build(client: Client, text: str) -> None:
     client.build_template_from(MADE, dockerfile=f"FROM {TINY}\nCOPY <<EOF /made\n{text}\nEOF\n")
 
 
 def _replaceable(client: Client) -> None:
-    _build(client, "former")
+    build(client, "former")
     running(client, template=MADE)
 
 
 def _exported(client: Client) -> None:
-    _build(client, "new")
+    build(client, "new")
     ARCHIVE.write_bytes(b"".join(client.export_template(MADE)))
     client.remove_template(MADE)
     client.forget_steps()
@@ -105,11 +105,11 @@ def _made_anew(client: Client) -> bool:
     return True
 
 
-def _checkpoints(client: Client) -> list[str]:
+def checkpoints(client: Client) -> list[str]:
     return sorted(item.name for item in client.list_templates() if item.name.startswith("cut-"))
 
 
-def _two_checkpoints(client: Client) -> None:
+def two_checkpoints(client: Client) -> None:
     running(client)
     client.checkpoint(BOX, OTHER)
     client.write_file(BOX, KEPT, "kept")
@@ -133,7 +133,7 @@ def _flatten(client: Client) -> None:
     wait_for(lambda: client.get_template(MADE).id != made.id, "its layers were not made fewer")
 
 
-def _repo(client: Client) -> str | None:
+def repo_of(client: Client) -> str | None:
     try:
         where = client.get_sandbox(BOX).workdir
     except NotFound:
@@ -160,7 +160,7 @@ TEMPLATE_OPERATIONS = {
         seen=(None, BUILT),
     ),
     "build in the place of another": Operation(
-        _replaceable, (lambda c: _build(c, "new"),), RUN, RUN, _made, ("former", "new")
+        _replaceable, (lambda c: build(c, "new"),), RUN, RUN, _made, ("former", "new")
     ),
     "export": Operation(
         _replaceable, (lambda c: b"".join(c.export_template(MADE)),), RUN, RUN, _made, ("former", "former")
@@ -176,7 +176,7 @@ TEMPLATE_OPERATIONS = {
         _checkpointed, (lambda c: c.checkpoint(BOX, MADE),), RUN, RUN, _made_anew, (False, True)
     ),
     "prune": Operation(
-        _two_checkpoints, (lambda c: c.prune(keep=1),), RUN, RUN, _checkpoints, ([MADE, OTHER], [MADE])
+        two_checkpoints, (lambda c: c.prune(keep=1),), RUN, RUN, checkpoints, ([MADE, OTHER], [MADE])
     ),
     "make layers fewer": Operation(_on_a_chain, (_flatten,), RUN, RUN, _made, (None, "kept")),
     "create with a repository": Operation(
@@ -184,8 +184,8 @@ TEMPLATE_OPERATIONS = {
         (lambda c: c.create_sandbox(name=BOX, repo=str(REPO), branch="auto"),),
         None,
         RUN,
-        _repo,
+        repo_of,
         (None, "one\none"),
     ),
-    "create with a setup": Operation(nothing, (_with_setup,), None, RUN, _repo, (None, "one\noneoneone")),
+    "create with a setup": Operation(nothing, (_with_setup,), None, RUN, repo_of, (None, "one\noneoneone")),
 }

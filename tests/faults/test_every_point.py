@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Daemon
+from tests.faults.host_operations import HOST_OPERATIONS
 from tests.faults.machine import TINY, build_tiny
 from tests.faults.operations import OPERATIONS
 from tests.faults.rule_operations import RULE_OPERATIONS
@@ -32,7 +33,7 @@ pytestmark = [
 
 POINTS = os.environ.get("CORRAL_POINTS", "1")
 SEED = os.environ.get("CORRAL_KILL_SEED", "1")
-ALL = {**OPERATIONS, **TEMPLATE_OPERATIONS, **RULE_OPERATIONS}
+ALL = {**OPERATIONS, **TEMPLATE_OPERATIONS, **RULE_OPERATIONS, **HOST_OPERATIONS}
 TWICE = ("create", "checkpoint", "suspend")
 """Operations after whose cut the next start is cut, too; where all points are wanted, all operations are."""
 
