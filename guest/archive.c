@@ -361,6 +361,15 @@ static int do_laters(void)
 	return 0;
 }
 
+static int broken(const char *name)
+{
+	const char *why = errno == EPIPE ? "it breaks off" : errno == EBADMSG ? "it is no tar archive, or a damaged one" : NULL;
+	if (!why)
+		return failed(name);
+	fprintf(stderr, "%s: %s\n", name, why);
+	return 5;
+}
+
 int unpack_archive(const char *directory)
 {
 	static struct member member;
@@ -369,9 +378,9 @@ int unpack_archive(const char *directory)
 		return failed(directory);
 	while ((got = read_member(&member)) > 0)
 		if (make_member(&member))
-			return failed(member.name);
+			return broken(member.name);
 	if (got < 0 || drain_pieces())
-		return failed("the archive");
+		return broken("the archive");
 	int ended = do_laters();
 	return ended ? ended : outcome;
 }
