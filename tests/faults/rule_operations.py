@@ -44,10 +44,15 @@ def _tree() -> bytes:
 
 
 def _files(client: Client) -> dict[str, int]:
-    """Sizes of the files in its home, but for hidden ones: one that takes the place of another has such a name for a moment.
-    An archive is unpacked file by file."""
+    """Sizes of the files in its home, but for those of the image. What takes the place of another has a hidden name for a
+    moment, of which nothing is left. An archive is unpacked file by file."""
+    wait_for(lambda: not _hidden(client), "a hidden file is left")
     found = {entry.name: entry.size for entry in client.list_files(BOX, _HOME) if entry.path != _TREE}
     return {name: size for name, size in found.items() if not name.startswith(".")}
+
+
+def _hidden(client: Client) -> list[str]:
+    return [item.name for item in client.list_files(BOX, _HOME, depth=2) if item.name.startswith(".corral-")]
 
 
 def _upload(client: Client) -> None:

@@ -70,6 +70,7 @@ from corral.gateway.journal import Journals
 from corral.gateway.workers import GatewayWorkers
 from corral.host.capacity import room, unwritten, waiting_percent
 from corral.host.tasks import TaskOwner
+from corral.host.unfinished import Unfinished
 from corral.model.budget import Rates, Warned
 from corral.model.capacity import Room
 from corral.model.grants import ModelRules
@@ -360,7 +361,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         tasks=tasks,
         rules=lambda: config.value.rules,
     )
-    volume_disk = StoreVolumes(root_store, lambda: config.value.unlimited_disk)
+    unfinished = Unfinished(places.run / "unfinished-volumes")
+    volume_disk = StoreVolumes(root_store, lambda: config.value.unlimited_disk, unfinished)
     stack.callback(volume_disk.close)
     volumes = Volumes(store=store, disk=volume_disk, registry=registry, admission=admission, clock=clock)
     sandboxes = Sandboxes(

@@ -5,6 +5,8 @@ Which root to go through is the driver's choice. Of a running sandbox that share
 tmpfs as well, and `corral.host.files` keeps out of its /proc. Of all others it is the mounted root.
 """
 
+import functools
+import logging
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,12 +17,15 @@ from typing import TypeVar
 
 from corral.drivers.watching import watch_tree
 from corral.engine.ports import Entry, EntryKind, Watch
-from corral.errors import Conflict, Forbidden, InvalidInput, NotFound
+from corral.errors import Conflict, CorralError, Forbidden, InvalidInput, NotFound
 from corral.host.fileerrors import translated
 from corral.host.files import Found, GuestTree
 from corral.host.filewrite import Owner, PendingFile
 from corral.host.turns import Turns
+from corral.host.unfinished import Notes
 from corral.wire.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 CHUNK = 256 * 1024
@@ -40,8 +45,12 @@ class HostGuestFiles:
     run nothing but files' work. One instance per sandbox.
     """
 
-    def __init__(self, root: Callable[[], int], uid_base: int, threads: Executor) -> None:
+    def __init__(
+        self, root: Callable[[], int], uid_base: int, threads: Executor, notes: Notes | None = None
+    ) -> None:
+        """`notes` tells a next daemon what this one was at, if it is killed."""
         self._root = root
+        self._notes = notes
         self._uid_base = uid_base
         self._turns = Turns(threads, _AT_ONCE)
 
@@ -142,9 +151,26 @@ class HostGuestFiles:
             return False
         return True
 
+    async def tidy(self) -> None:
+        """Remove what a daemon that was killed has left of writes. What fails is logged, and tried again by the next one."""
+        for note in [] if self._notes is None else self._notes.all():
+            try:
+                await self._in_tree(functools.partial(GuestTree.remove_unfinished, path=note.path))
+            except (
+                NotFound,
+                Conflict,
+                Forbidden,
+                InvalidInput,
+            ):  # all of it is gone, or something else is there
+                note.forget()
+            except CorralError as error:
+                log.warning("%s, which a write left, could not be removed: %s", ascii(note.path), error)
+            else:
+                note.forget()
+
     def _tree(self) -> GuestTree:
         with translated("/"):
-            return GuestTree(self._root())
+            return GuestTree(self._root(), *(() if self._notes is None else (self._notes.noted,)))
 
     async def _in_tree(
         self, work: Callable[[GuestTree], _T], undo: Callable[[_T], object] | None = None

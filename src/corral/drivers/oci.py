@@ -42,6 +42,7 @@ from corral.host.capacity import network_bytes
 from corral.host.cgroups import Cgroup, Layout, detect
 from corral.host.programs import find_program
 from corral.host.threads import in_thread
+from corral.host.unfinished import Unfinished
 from corral.model.ids import ImageId, LayerDigest, SandboxId, TenantId, is_id
 from corral.model.leak import Leak
 from corral.model.sandbox import Isolation, SandboxSpec, Stats
@@ -101,6 +102,7 @@ class OciDriver:
         self._unlimited_disk = unlimited_disk
         self._cgroup_root = f"/corral-{instance}"
         self._records = Records(data_dir / "sandboxes")
+        self._unfinished = Unfinished(run_dir / "unfinished")
         self._images = MachineImages(store)
         self._volumes = VolumeDirectories(store)
         self._runtimes = UsableRuntimes()
@@ -571,13 +573,27 @@ class OciDriver:
         files = self._files.get(spec.id)
         if files is None:
             base = self._records.get(spec.id).uid_base
-            files = HostGuestFiles(lambda: self._open_root(spec.id), base, self._file_threads)
+            files = self._host_files(spec.id, base)
             self._files[spec.id] = files
         runtime = self._runtime(spec.runtime)
         if not runtime.traits.own_kernel:
             return files
         with self._first_process(spec.id) as pidfd:
             return files if pidfd is None else ExecGuestFiles(files, run_inside(runtime, spec.id))
+
+    def _host_files(self, sandbox: SandboxId, uid_base: int) -> HostGuestFiles:
+        notes = self._unfinished.of(sandbox)
+        return HostGuestFiles(lambda: self._open_root(sandbox), uid_base, self._file_threads, notes)
+
+    async def tidy_files(self) -> None:
+        """As Driver says."""
+        for sandbox in map(SandboxId, self._unfinished.owners()):
+            record = self._records.find(sandbox)
+            own_kernel = record is not None and self._runtime(record.runtime).traits.own_kernel
+            with self._first_process(sandbox) as pidfd:
+                if own_kernel and pidfd is not None:
+                    continue  # it would not see that; a next daemon finds it stopped
+            await self._host_files(sandbox, 0).tidy()
 
     def _open_root(self, sandbox: SandboxId) -> int:
         """The root as the sandbox sees it, in a thread. gVisor's mounts are in its own kernel: there is only

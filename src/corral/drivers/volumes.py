@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from corral.drivers.files import HostGuestFiles
 from corral.engine.ports import VolumeFiles
 from corral.errors import Unsupported
+from corral.host.unfinished import Unfinished
 from corral.model.ids import VolumeId
 from corral.model.volume import Volume
 from corral.rootfs.store import RootStore
@@ -17,9 +18,10 @@ _THREADS = 4
 
 
 class StoreVolumes:
-    """`ports.VolumeDisk`. `unlimited`: whether volumes may be on a store without quotas."""
+    """`ports.VolumeDisk`. `unlimited`: whether volumes may be on a store without quotas. `unfinished`: notes of writes."""
 
-    def __init__(self, store: RootStore, unlimited: Callable[[], bool]) -> None:
+    def __init__(self, store: RootStore, unlimited: Callable[[], bool], unfinished: Unfinished) -> None:
+        self._unfinished = unfinished
         self._store = store
         self._directories = VolumeDirectories(store)
         self._unlimited = unlimited
@@ -50,10 +52,17 @@ class StoreVolumes:
         """As VolumeDisk says."""
         return await asyncio.to_thread(self._directories.usage, volume)
 
+    async def tidy(self) -> None:
+        """As VolumeDisk says."""
+        for owner in self._unfinished.owners():
+            await self._files(VolumeId(owner), 0).tidy()
+
     def files(self, volume: VolumeId, uid_base: int) -> VolumeFiles:
         """As VolumeDisk says."""
+        return self._files(volume, uid_base)
 
+    def _files(self, volume: VolumeId, uid_base: int) -> HostGuestFiles:
         def root() -> int:
             return os.open(self._directories.path(volume), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-        return HostGuestFiles(root, uid_base, self._threads)
+        return HostGuestFiles(root, uid_base, self._threads, self._unfinished.of(volume))

@@ -55,6 +55,7 @@ class Recovery:
         for orphan in await self._driver.known() - owned:
             log.warning("removing %s, which no sandbox owns", orphan)
             await self._driver.remove(orphan)
+        await self._driver.tidy_files()
         await self._templates.prune()
 
     async def _recover_one(self, sandbox: Sandbox) -> None:

@@ -54,6 +54,7 @@ class Volumes:
         for left in {*unfinished, *(await self._disk.known() - self._volumes.keys())}:
             log.warning("removing volume %s, which was not finished", left)
             await self._discard(left)
+        await self._disk.tidy()
 
     # -- use cases ------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from corral.host.filechecks import (
     split_path,
 )
 from corral.host.fileerrors import translated
-from corral.host.filewrite import Owner, PendingFile, acting_as
+from corral.host.filewrite import TEMPORARY_PREFIX, Noted, Owner, PendingFile, acting_as, unnoted
 from corral.host.removal import remove_entry
 from corral.host.xattrs import read_metadata, set_metadata
 
@@ -71,8 +71,10 @@ class GuestTree:
     NotFound, Conflict, Forbidden, InvalidInput, TooLarge, DiskFull.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, noted: Noted = unnoted) -> None:
+        """`noted` keeps in mind the paths of hidden entries for as long as there may be one."""
         self._root = root
+        self._noted = noted
 
     def __enter__(self) -> Self:
         return self
@@ -203,8 +205,26 @@ class GuestTree:
             with closing(self._nearest(parent)) as near:
                 require_data(near, path)
                 return PendingFile(
-                    target, near, owner, mode, lambda: self._make_dirs(parent, owner, _PARENT_MODE)
+                    target,
+                    near,
+                    owner,
+                    mode,
+                    lambda: self._make_dirs(parent, owner, _PARENT_MODE),
+                    self._noted,
                 )
+
+    def remove_unfinished(self, path: str) -> None:
+        """Remove what a kill left of a write: a regular file of a hidden name, and nothing else that may be there by now."""
+        parent, name = split_path(path)
+        with (
+            translated(path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            closing(self._open(parent, _DIRECTORY)) as fd,
+        ):
+            require_data(fd, path)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if name.startswith(TEMPORARY_PREFIX) and stat.S_ISREG(status.st_mode):
+                os.unlink(name, dir_fd=fd)
 
     def _open(self, path: str, flags: int) -> int:
         return syscalls.openat2(self._root, inner_path(path), flags, resolve=_RESOLVE)

@@ -18,9 +18,17 @@ from corral.host.fileerrors import translated
 from corral.host.xattrs import set_metadata
 
 TEMPORARY_PREFIX = ".corral-"
-"""How names of unfinished files begin, where the file system has no nameless ones."""
+"""How names of unfinished files begin, where the file system has no nameless ones, and of those that replace another."""
 NEW_MODE = 0o644
 """What a new file's permission bits are where none are given."""
+
+Noted = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Keeps the path of a hidden entry in mind within its block."""
+
+
+def unnoted(_: str) -> contextlib.AbstractContextManager[None]:
+    """For those whom a hidden entry that is left does not trouble."""
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,16 @@ class PendingFile:
     """
 
     def __init__(
-        self, path: str, near: int, owner: Owner | None, mode: int | None, open_parent: Callable[[], int]
+        self,
+        path: str,
+        near: int,
+        owner: Owner | None,
+        mode: int | None,
+        open_parent: Callable[[], int],
+        noted: Noted = unnoted,
     ) -> None:
+        """`noted` keeps the path of a hidden entry in mind for as long as there may be one."""
+        self._noted = noted
         self._path = path
         self._owner = owner
         self._keeps_mode = mode is None
@@ -95,8 +111,7 @@ class PendingFile:
                 refuse_mount(parent, name, self._path)
                 if self._keeps_mode:
                     self._take_mode(parent, name)
-                with acting_as(self._owner):
-                    self._place(parent, name)
+                self._place(parent, name)
                 return os.fstat(self._fd)
         finally:
             self.discard()
@@ -131,22 +146,33 @@ class PendingFile:
                 os.fchmod(self._fd, status.st_mode & 0o777)
 
     def _place(self, fd: int, name: str) -> None:
-        if self._name is None:
+        if self._name is not None:
+            with acting_as(self._owner):
+                os.rename(self._name, name, src_dir_fd=self._near, dst_dir_fd=fd)
+            self._name = None
+        elif not self._is_linked(fd, name):
+            self._replace(fd, name)
+
+    def _is_linked(self, fd: int, name: str) -> bool:
+        """Link it where nothing is; whether that was so."""
+        with acting_as(self._owner):
             try:
                 self._link(fd, name)
-                return
             except FileExistsError:
-                temporary = _temporary_name()
-                self._link(fd, temporary)
+                return False
+            return True
+
+    def _replace(self, fd: int, name: str) -> None:
+        temporary = _temporary_name()
+        parent, _ = split_path(self._path)
+        with self._noted(f"{parent.rstrip('/')}/{temporary}"), acting_as(self._owner):
+            self._link(fd, temporary)
             try:
                 os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
             except OSError:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=fd)
                 raise
-        else:
-            os.rename(self._name, name, src_dir_fd=self._near, dst_dir_fd=fd)
-            self._name = None
 
     def _link(self, fd: int, name: str) -> None:
         os.link(f"/proc/self/fd/{self._fd}", name, dst_dir_fd=fd, follow_symlinks=True)

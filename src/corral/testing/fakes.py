@@ -243,6 +243,9 @@ class FakeDriver:
         self._step("remove")
         self.state.pop(sandbox, None)
 
+    async def tidy_files(self) -> None:
+        """Files are none of its business."""
+
     async def known(self) -> set[SandboxId]:
         """All in the table."""
         return set(self.state)
@@ -309,6 +312,9 @@ class FakeVolumeDisk:
         """It is gone."""
         self._step("remove")
         self.sizes.pop(volume, None)
+
+    async def tidy(self) -> None:
+        """Nothing is left."""
 
     async def known(self) -> set[VolumeId]:
         """All in the table."""

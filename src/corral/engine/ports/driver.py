@@ -123,6 +123,9 @@ class Driver(Protocol):
     async def remove(self, sandbox: SandboxId) -> None:
         """Kill and free everything. Idempotent, also for what is half made or unknown."""
 
+    async def tidy_files(self) -> None:
+        """Remove what a daemon that was killed has left of writes in the files of sandboxes. Called before any of them is used."""
+
     async def known(self) -> set[SandboxId]:
         """Every sandbox of this installation of which the driver holds anything."""
 

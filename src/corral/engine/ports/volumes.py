@@ -24,6 +24,9 @@ class VolumeDisk(Protocol):
     async def remove(self, volume: VolumeId) -> None:
         """With all that is in it. Idempotent."""
 
+    async def tidy(self) -> None:
+        """Remove what a daemon that was killed has left of writes in volumes. Called before any of them is used."""
+
     async def known(self) -> set[VolumeId]:
         """All that have a directory."""
 
