@@ -153,3 +153,49 @@ def test_a_setup_that_would_keep_a_secret_is_refused(vault: Client, tmp_path: Pa
     vault.put_secret("anthropic", KEY, base_url="https://models.example")
     with pytest.raises(Forbidden, match="secret anthropic in /home/user/key"):
         vault.create_sandbox(name="box", **given)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("COPY <<EOF /srv/key\n%s\nEOF", "secret anthropic in /srv/key"),
+        ("ENV KEY=%s\nCOPY <<EOF /srv/x\nx\nEOF", "secret anthropic in environment variable KEY"),
+    ],
+)
+def test_an_archive_with_a_secret_is_not_imported(
+    daemon: Daemon, client: Client, line: str, found: str
+) -> None:
+    """Not even one that Corral itself has written, before it knew the secret; once that is another, it is."""
+    client.build_template_from("built", dockerfile="FROM scratch\n" + line % KEY)
+    archive = b"".join(client.export_template("built"))
+    client.remove_template("built")
+    client.forget_steps()
+    client.put_secret("anthropic", "another-key-0123456789", base_url="https://models.example")
+    before = traces(daemon)
+    try:
+        client.put_secret("anthropic", KEY, base_url="https://models.example")
+        with pytest.raises(Forbidden) as refused:
+            client.import_template("built", iter([archive]))
+        assert found in refused.value.message
+        assert KEY not in refused.value.message
+        settled(daemon, before)
+        client.rotate_secret("anthropic", "another-key-0123456789")
+        client.import_template("built", iter([archive]))
+        client.remove_template("built")
+        settled(daemon, before)
+    finally:
+        client.remove_secret("anthropic")
+
+
+def test_a_key_that_is_a_word_keeps_no_image_out(daemon: Daemon, client: Client) -> None:
+    """Keys of models of one's own are: whole images have them somewhere."""
+    client.build_template_from("built", dockerfile="FROM scratch\nCOPY <<EOF /x\nnot-needed\nEOF\n")
+    archive = b"".join(client.export_template("built"))
+    client.put_secret("own", "not-needed", "openai", "https://models.example")
+    try:
+        client.import_template("again", iter([archive]))
+        client.remove_template("again")
+    finally:
+        client.remove_secret("own")
+        client.remove_template("built")
+        client.forget_steps()

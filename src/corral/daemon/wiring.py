@@ -289,8 +289,15 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         processes=lambda: processes,
         npm_registry=lambda: config.value.npm_registry,
     )
+    leaks = LeakCheck(store, driver, secrets.values)
     templates = Templates(
-        store, layers, clock, agents.build_layer, lambda: pools.wake(), lambda: sandboxes.sweep_images()
+        store,
+        layers,
+        clock,
+        agents.build_layer,
+        on_change=lambda: pools.wake(),
+        on_prune=lambda: sandboxes.sweep_images(),
+        check=leaks.check_image,
     )
     activity = Activity()
 
@@ -323,7 +330,6 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
     )
 
     audit = AuditLog(store, registry, repos.summarise, clock, lambda: config.value.audit_keep)
-    leaks = LeakCheck(store, driver, secrets.values)
     projects = Projects(
         layers=layers,
         templates=templates,

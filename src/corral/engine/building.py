@@ -180,7 +180,7 @@ class _Run:
             found = await templates.get(self._tenant, name)
         except NotFound:
             self._tell(f"taking the image {name}")
-            image = await self._parts.layers.image(name, self._tell, login)
+            image = await templates.image(self._tenant, name, self._tell, login)
             return image.layers, config_of(image)
         return found.layers, found.config
 

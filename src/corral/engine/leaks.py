@@ -1,5 +1,5 @@
-"""No checkpoint and no step of a build or a setup holds a secret: what was captured is searched for the tenant's before anything
-can be made from it.
+"""No checkpoint, no step of a build or a setup and no image holds a secret: what was captured or brought in is searched for the
+tenant's before anything can be made from it.
 """
 
 import hashlib
@@ -15,11 +15,15 @@ from corral.model.sandbox import SandboxSpec
 from corral.model.secrets import Secret
 from corral.model.service import services_of
 from corral.model.template import TemplateConfig
-from corral.policy.forms import forms
+from corral.policy.forms import distinct, forms
 
 _NAMED = 5
 _REMEMBERED = 100
 _SEARCHED = 10_000
+_IMAGE = "the image holds"
+_IMAGE_HINT = (
+    "make it anew without that, and rotate the secret: `corral secret rotate`; who has the image has it, too"
+)
 
 Tokens = Mapping[bytes, str]
 """Forms of the tokens that the processes of a sandbox have, and what they are."""
@@ -61,13 +65,33 @@ class LeakCheck:
         """Raise Forbidden, with `hint`, for what steps left that may not be kept. A layer that was searched already is only
         searched again once the tenant has other secrets.
         """
-        needles = await self._needles(tenant)
+        await self._search(layers, await self._needles(tenant), tokens, "the step would keep", hint)
+
+    async def check_image(
+        self, tenant: TenantId, layers: Sequence[LayerDigest], config: TemplateConfig
+    ) -> None:
+        """Raise Forbidden for an image from outside that holds a secret of the tenant's. Not looked for are keys that could be
+        words: whole images are full of those."""
+        needles = {form: what for form, what in (await self._needles(tenant)).items() if distinct(form)}
+        _, leaks = _without(config, needles, redact=False)
+        if leaks:
+            raise _refusal(_IMAGE, leaks, _IMAGE_HINT)
+        await self._search(layers, needles, {}, _IMAGE, _IMAGE_HINT)
+
+    async def _search(
+        self,
+        layers: Sequence[LayerDigest],
+        needles: Mapping[bytes, str],
+        tokens: Tokens,
+        would: str,
+        hint: str,
+    ) -> None:
         wanted = hashlib.sha256(b"\0".join(sorted(needles))).digest()
         for layer in layers:
             if not tokens and self._clean.get(layer) == wanted:
                 continue
             if leaks := await self._driver.scan(layer, None, needles, tokens, redact=False):
-                raise _refusal("the step would keep", leaks, hint)
+                raise _refusal(would, leaks, hint)
             if len(self._clean) >= _SEARCHED:
                 self._clean.clear()
             self._clean[layer] = wanted

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from corral.engine.ports import Clock, ImportedImage, Layers, Progress, Store
 from corral.errors import Conflict, NotFound
+from corral.model.build import RegistryLogin
 from corral.model.ids import ImageId, LayerDigest, TemplateId, TenantId, check_template_name
 from corral.model.template import Assignment, MachineState, Origin, Template, TemplateConfig
 
@@ -18,6 +19,8 @@ CHECKPOINT = "checkpoint:"
 AgentBuilder = Callable[[TenantId, str, Template, Progress], Awaitable[LayerDigest]]
 """Installs an agent in a sandbox of a template and returns what that added as a layer."""
 
+ImageCheck = Callable[[TenantId, tuple[LayerDigest, ...], TemplateConfig], Awaitable[None]]
+
 
 def silent(_: str) -> None:
     """Progress that nobody follows."""
@@ -25,6 +28,10 @@ def silent(_: str) -> None:
 
 async def _nothing() -> None:
     """Nothing more to prune."""
+
+
+async def _unchecked(tenant: TenantId, layers: tuple[LayerDigest, ...], config: TemplateConfig) -> None:
+    """Any image is fine."""
 
 
 class Templates:
@@ -38,8 +45,11 @@ class Templates:
         build_agent_layer: AgentBuilder,
         on_change: Callable[[], None] = lambda: None,
         on_prune: Callable[[], Awaitable[None]] = _nothing,
+        check: ImageCheck = _unchecked,
     ) -> None:
-        """`on_change` is called after a template was added, replaced or removed, `on_prune` when layers were pruned."""
+        """`on_change` is called after a template was added, replaced or removed, `on_prune` when layers were pruned. `check`
+        raises for an image of which no template may be made."""
+        self._check = check
         self._store = store
         self._layers = layers
         self._clock = clock
@@ -111,7 +121,7 @@ class Templates:
         """A template from an OCI image. Its user, working directory and environment are kept."""
         await self.check_replaceable(tenant, name)
         async with self._lock(tenant, name), self.holding_layers():
-            image = await self._layers.image(reference, progress)
+            image = await self.image(tenant, reference, progress)
             source = f"{reference}@{image.digest}"
             return await self._keep(tenant, (name,), image.layers, config_of(image), source=source)
 
@@ -122,9 +132,22 @@ class Templates:
         await self.check_replaceable(tenant, name)
         async with self._lock(tenant, name), self.holding_layers():
             image = await self._layers.import_archive(data, progress)
+            await self._check(tenant, image.layers, config_of(image))
             return await self._keep(
                 tenant, (name,), image.layers, config_of(image), source=f"archive@{image.digest}"
             )
+
+    async def image(
+        self,
+        tenant: TenantId,
+        reference: str,
+        progress: Progress = silent,
+        login: RegistryLogin | None = None,
+    ) -> ImportedImage:
+        """An OCI image that may be used. The caller holds its layers. Raises Forbidden for one that holds a secret."""
+        image = await self._layers.image(reference, progress, login)
+        await self._check(tenant, image.layers, config_of(image))
+        return image
 
     async def check_replaceable(self, tenant: TenantId, name: str) -> None:
         """Raise InvalidInput or Conflict for a name that a template cannot get: Corral's own, or a checkpoint's, which holds

@@ -10,9 +10,9 @@ import pytest
 
 from corral.engine.ports import ImportedImage, Progress
 from corral.engine.templates import Templates, config_of
-from corral.errors import Conflict, NotFound, UpstreamFailed
+from corral.errors import Conflict, Forbidden, NotFound, UpstreamFailed
 from corral.model.build import RegistryLogin
-from corral.model.ids import DEFAULT_TENANT, LayerDigest, SandboxId
+from corral.model.ids import DEFAULT_TENANT, LayerDigest, SandboxId, TenantId
 from corral.model.template import Origin, TemplateConfig
 from corral.store.store import SqlStore
 from corral.testing.fakes import FakeLayers
@@ -103,6 +103,19 @@ async def test_nothing_built_takes_the_name_of_a_checkpoint(templates: Templates
         await templates.publish(DEFAULT_TENANT, ("mine",), image.layers, image.config, "build")
     assert mark in await templates.list(DEFAULT_TENANT)
     assert TWO in layers.kept
+
+
+async def test_nothing_is_kept_of_an_image_that_is_refused(
+    templates: Templates, layers: KeptLayers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(tenant: TenantId, held: tuple[LayerDigest, ...], config: TemplateConfig) -> None:
+        assert (tenant, held, config.user) == (DEFAULT_TENANT, (ONE,), "root")
+        raise Forbidden("the image holds secret mine")
+
+    monkeypatch.setattr(templates, "_check", refuse)
+    with pytest.raises(Forbidden):
+        await templates.build_image(DEFAULT_TENANT, "mine", "host/image", silent)
+    assert (layers.kept, await templates.list(DEFAULT_TENANT)) == (set(), [])
 
 
 async def test_a_template_gets_all_of_its_names_or_none(templates: Templates, layers: KeptLayers) -> None:
