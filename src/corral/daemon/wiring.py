@@ -368,6 +368,7 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         rules=lambda: config.value.rules,
     )
     unfinished = Unfinished(places.run / "unfinished-volumes")
+    unfinished.make()
     volume_disk = StoreVolumes(root_store, lambda: config.value.unlimited_disk, unfinished)
     stack.callback(volume_disk.close)
     volumes = Volumes(store=store, disk=volume_disk, registry=registry, admission=admission, clock=clock)

@@ -118,6 +118,7 @@ class OciDriver:
         layout = await asyncio.to_thread(detect)
         facts = await asyncio.to_thread(host_facts, layout)
         self._opened = layout, facts, asyncio.get_running_loop()
+        self._unfinished.make()
         self._runtimes = await probe_runtimes(self._run_dir, self._cgroup_root, layout)
         for name, problem in self._runtimes.problems.items():
             _log.info("runtime %s is not usable: %s", name, problem)

@@ -34,15 +34,17 @@ class Unfinished:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def make(self) -> None:
+        """Have the directory. Idempotent; called before anything is noted."""
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
+
     def of(self, owner: str) -> "Notes":
         """Those of one, whose name has no dot."""
         return Notes(self._folder, owner)
 
     def owners(self) -> set[str]:
         """All that have some."""
-        with contextlib.suppress(FileNotFoundError):
-            return {place.name.partition(".")[0] for place in self._folder.iterdir()}
-        return set()
+        return {place.name.partition(".")[0] for place in self._folder.iterdir()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,7 @@ class Notes:
     def noted(self, path: str) -> Iterator[None]:
         """Within it, `path` is noted."""
         note = Note(self.folder / f"{self.owner}.{secrets.token_hex(8)}", path)
-        try:
-            note.place.symlink_to(path)
-        except FileNotFoundError:
-            self.folder.mkdir(0o700, exist_ok=True)
-            note.place.symlink_to(path)
+        note.place.symlink_to(path)
         try:
             yield
         finally:
@@ -68,7 +66,5 @@ class Notes:
 
     def all(self) -> list[Note]:
         """What was not finished, once nothing is under way."""
-        with contextlib.suppress(FileNotFoundError):
-            found = [place for place in self.folder.iterdir() if place.name.partition(".")[0] == self.owner]
-            return [Note(place, os.readlink(place)) for place in sorted(found)]  # noqa: PTH115 - its text, as it is
-        return []
+        found = [place for place in self.folder.iterdir() if place.name.partition(".")[0] == self.owner]
+        return [Note(place, os.readlink(place)) for place in sorted(found)]  # noqa: PTH115 - its text, as it is

@@ -26,6 +26,7 @@ def test_a_write_is_noted_while_it_replaces_a_file(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfinished = Unfinished(tmp_path / "notes")
+    unfinished.make()
     notes, rename = unfinished.of("box"), os.rename
     seen: list[str] = []
 
@@ -48,6 +49,7 @@ def test_a_write_is_noted_while_it_replaces_a_file(
 
 def test_notes_are_kept_by_owner_until_they_are_forgotten(tmp_path: Path) -> None:
     unfinished = Unfinished(tmp_path / "notes")
+    unfinished.make()
     assert unfinished.owners() == set()
     with unfinished.of("one").noted("/a"), unfinished.of("two").noted("/b\udcff"):
         assert unfinished.owners() == {"one", "two"}
