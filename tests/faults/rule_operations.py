@@ -139,6 +139,10 @@ def _approve(client: Client) -> None:
     client.approve(client.list_approvals(BOX, status="pending")[0].id, "sandbox")
 
 
+def _deny(client: Client) -> None:
+    client.deny(client.list_approvals(BOX, status="pending")[0].id)
+
+
 def _answers(client: Client) -> tuple[list[str], bool]:
     """How its questions ended, and whether it may reach what it asked for."""
     status = [str(item.status) for item in client.list_approvals(BOX)]
@@ -208,6 +212,14 @@ RULE_OPERATIONS = {
         RUN,
         _answers,
         (([], False), (["withdrawn"], False), (["allowed"], True)),
+    ),
+    "approvals that are denied": Operation(
+        running,
+        (_ask, _deny),
+        RUN,
+        RUN,
+        _answers,
+        (([], False), (["withdrawn"], False), (["denied"], False)),
     ),
     "budgets": Operation(
         running,

@@ -14,9 +14,9 @@ from corral.api.failures import documented
 from corral.api.sandboxes import EVENT_STREAM, FollowQuery
 from corral.api.streams import event, stream, while_connected
 from corral.engine.processes import Chunk, Ended, RunResult, StartRequest
-from corral.errors import Conflict
+from corral.errors import Conflict, InvalidInput
 from corral.model.ids import ProcessId
-from corral.model.process import ProcessInfo, Stream, TerminalSize
+from corral.model.process import OWN_TAG, ProcessInfo, Stream, TerminalSize
 from corral.protocol import processes as protocol
 from corral.protocol.base import MAX_JSON_BODY, Done
 
@@ -30,6 +30,11 @@ def start_request(body: protocol.StartProcess | protocol.Exec) -> StartRequest:
     """The engine's request."""
     background = body if isinstance(body, protocol.StartProcess) else None
     terminal = background.terminal if background else None
+    if body.tag == OWN_TAG:
+        raise InvalidInput(
+            f"the tag {OWN_TAG!r} marks what Corral runs itself, which ends with the daemon",
+            "use another tag",
+        )
     return StartRequest(
         argv=tuple(body.argv),
         user=body.user,

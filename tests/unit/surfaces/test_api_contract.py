@@ -266,3 +266,11 @@ async def test_what_binds_all_tenants_is_the_operators(
     assert (await http.put(path, json=body)).status_code == 200
     response = await http.put(path, json=body, headers={"authorization": "Bearer of-acme"})
     assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+
+
+async def test_nobody_has_a_process_that_counts_as_corrals_own(http: httpx2.AsyncClient) -> None:
+    """Those end with the daemon that started them."""
+    box = (await http.post("/v1/sandboxes", json={})).json()["id"]
+    for place in ("exec", "processes"):
+        response = await http.post(f"/v1/sandboxes/{box}/{place}", json={"argv": ["hang"], "tag": "corral"})
+        assert (response.status_code, response.json()["code"]) == (400, "invalid_input"), place
