@@ -22,6 +22,7 @@ from corral.errors import CorralError, InvalidInput, all_errors
 from corral.model.budget import Scope, Warned, Window
 from corral.model.grants import Alias, ModelRules
 from corral.model.ids import DEFAULT_TENANT, ImageId, SandboxId
+from corral.model.process import OWN_TAG
 from corral.model.route import EgressProxy, Route
 from corral.model.sandbox import Isolation, Limits
 from corral.model.secrets import Secret
@@ -382,12 +383,12 @@ def test_cp_from_and_to_the_standard_streams(
     assert corral("cp", "box:/absent", "-").code == 4
 
 
-def test_cp_of_a_directory_goes_through_tar(corral: Any, engine: Any, box: str, tmp_path: Path) -> None:
+def test_cp_of_a_directory_goes_as_an_archive(corral: Any, engine: Any, box: str, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/f").write_text("x")
     assert corral("cp", str(tmp_path / "d"), "box:/home/user").code == 0
     process = engine.processes.all[1]
-    assert process.info.spec.argv == ("tar", "-xof", "-", "-C", "/home/user")
+    assert process.info.spec.argv == ("/run/corral/init", "unpack", "/home/user")
     assert b"d/f" in process.stdin
 
 
@@ -643,8 +644,10 @@ def test_show_names_the_template(corral: Any, box: str) -> None:
     assert re.search(r"^template +base$", corral("show", box).out, re.MULTILINE)
 
 
-def test_ps_shows_steps_of_corrals_own_work_when_asked(corral: Any, box: str) -> None:
-    corral("exec", "--detach", "--tag", "corral", box, "--", "hang")
+def test_ps_shows_steps_of_corrals_own_work_when_asked(corral: Any, engine: Any, box: str) -> None:
+    corral("exec", "--detach", box, "--", "hang")
+    own = engine.processes.all[1]
+    own.info = replace(own.info, spec=replace(own.info.spec, tag=OWN_TAG))
     corral("exec", "--detach", box, "--", "hang")
     assert [line.split()[0] for line in corral("ps", box).out.splitlines()] == ["ID", "2"]
     assert [line.split()[0] for line in corral("ps", "-a", box).out.splitlines()] == ["ID", "1", "2"]
