@@ -13,9 +13,10 @@ wrk.body = [==[%s]==]
 %s
 done = function(summary, latency, requests)
   io.stdout:write(string.format(
-    "JSON{%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d}\\n",
+    "JSON{%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d,%%q:%%d}\\n",
     "requests", summary.requests, "failed", summary.errors.status + summary.errors.read + summary.errors.timeout,
-    "usec", summary.duration, "p50", latency:percentile(50), "p90", latency:percentile(90), "min", latency.min))
+    "usec", summary.duration, "p50", latency:percentile(50), "p90", latency:percentile(90), "p99", latency:percentile(99),
+    "min", latency.min))
 end
 """
 
@@ -28,6 +29,7 @@ class Load:
     seconds: float
     p50: float
     p90: float
+    p99: float
     best: float
     cpu_seconds: float
 
@@ -73,6 +75,7 @@ def run(target: Target, body: str, work: Path, *, connections: int, seconds: int
         found["usec"] / 1e6,
         found["p50"] / 1e3,
         found["p90"] / 1e3,
+        found["p99"] / 1e3,
         found["min"] / 1e3,
         used,
     )

@@ -40,11 +40,12 @@ PROXY = """
 FILES = """
   server {{
     listen {address}:443 ssl;
+    listen {address}:80;
     ssl_certificate {work}/cert.pem; ssl_certificate_key {work}/key.pem;
     root {work}/files;
   }}
 """
-"""Files over TLS."""
+"""Files, over TLS and plainly."""
 
 
 @contextmanager

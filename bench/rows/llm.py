@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
 from bench import litellm, load, nginx
-from bench.clock import children
+from bench.clock import MS, call, children
 from bench.figures import Figure, Row
 from bench.load import Load, Target
 from bench.stand import Stand
@@ -28,6 +29,7 @@ _PROMPT = "some words of a prompt that is two kilobytes long " * 40
 # With two cores or more: client and upstream on one, what is measured alone on another.
 _PINNED = (os.cpu_count() or 1) > 1
 _OTHERS, _MEASURED = "0", "1"
+_ON_OTHERS = ("taskset", "-c", _OTHERS) if _PINNED else ()
 
 
 def rows(stand: Stand) -> Iterator[Row]:
@@ -41,20 +43,19 @@ def rows(stand: Stand) -> Iterator[Row]:
         lite = stack.enter_context(litellm.running(stand.work / "litellm", port, _MODEL, _PATH))
 
         def measure(target: Target, connections: int, *, stream: bool = False, least: int = 0) -> Load:
-            body = json.dumps(
-                {
-                    "model": _MODEL, "max_tokens": 1000, "stream": stream,
-                    "messages": [{"role": "user", "content": _PROMPT}],
-                },
-                separators=(",", ":"),
-            )  # fmt: skip
-            measure_on = ["taskset", "-c", _OTHERS] if _PINNED else []
             return load.run(
-                target, body, stand.work, connections=connections, seconds=max(seconds, least), cpu=measure_on
-            )
+                target, _body(stream=stream), stand.work,
+                connections=connections, seconds=max(seconds, least), cpu=_ON_OTHERS,
+            )  # fmt: skip
 
         targets = {"Corral gateway": ours, "nginx": through_nginx, "no gateway": direct}
         yield _latency({who: measure(target, 1) for who, target in targets.items()})
+        yield _first_byte(
+            {
+                who: _first_bytes(target, _body(stream=True), stand.n(200, 50))
+                for who, target in targets.items()
+            }
+        )
         del targets["no gateway"]
         rates = {who: measure(target, _CONNECTIONS) for who, target in targets.items()}
         if lite is not None:
@@ -65,8 +66,39 @@ def rows(stand: Stand) -> Iterator[Row]:
         yield _events({who: measure(target, _CONNECTIONS, stream=True) for who, target in targets.items()})
 
 
+def _body(*, stream: bool) -> str:
+    messages = [{"role": "user", "content": _PROMPT}]
+    request = {"model": _MODEL, "max_tokens": 1000, "stream": stream, "messages": messages}
+    return json.dumps(request, separators=(",", ":"))
+
+
+def _first_bytes(target: Target, body: str, n: int) -> list[float]:
+    """Milliseconds until an answer begins, `n` times on one connection."""
+    enter = ("nsenter", f"--net={target.netns}") if target.netns else ()
+    headers = [
+        f"{name}: {value}" for name, value in {"content-type": "application/json", **target.headers}.items()
+    ]
+    said = call(
+        *_ON_OTHERS, *enter, "curl", "-sSf", "-d", body, "-w", "%{time_starttransfer}\\n",
+        *chain.from_iterable(("-H", header) for header in headers),
+        *("-o", "/dev/null", target.url) * (n + 1),
+    )  # fmt: skip
+    return [float(line) * MS for line in said.split()][1:]
+
+
+def _first_byte(times: dict[str, list[float]]) -> Row:
+    ours, *others = (Figure.of(who, "ms", found) for who, found in times.items())
+    return Row(
+        "streamed answer: its first byte",
+        ours,
+        tuple(others),
+        remark="by curl, one connection, 2 KB in; the whole time from the request on.",
+    )
+
+
 def _latency(loads: dict[str, Load]) -> Row:
     direct = loads.pop("no gateway")
+    slowest = Figure.single("99 of 100 within, added", "ms", next(iter(loads.values())).p99 - direct.p99)
     ours, *others = (
         Figure(
             f"{who}, added",
@@ -83,7 +115,7 @@ def _latency(loads: dict[str, Load]) -> Row:
         "model call: added latency",
         ours,
         tuple(others),
-        parts=(without,),
+        parts=(slowest, without),
         budget=0.7,
         remark=(
             "one connection, 2 KB in, 3 KB out; medians through a gateway minus the median without one. nginx "
