@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,19 @@ def test_a_sandbox_that_does_not_answer_can_be_removed_all_the_same(
 
 def test_settings_of_the_host_are_on_record(daemon: Daemon, client: Client) -> None:
     """G-322; a webhook's path may be a credential."""
-    daemon.cli("config", "set", "checkpoints.keep", "7")
-    daemon.cli("config", "set", "approvals.webhook", "https://hooks.example.com/a-credential")
-    daemon.cli("config", "set", "approvals.webhook", "")
-    told = [entry.detail for entry in client.read_audit() if entry.kind == "config.set"]
-    assert {"actor": "this host", "key": "checkpoints.keep", "value": "7"} in told
-    hooks = [detail["value"] for detail in told if detail["key"] == "approvals.webhook"]
-    assert hooks[-2:] == ["hooks.example.com", "None"]
+    begun = datetime.now(UTC)
+    for key, value in (
+        ("checkpoints.keep", "7"),
+        ("checkpoints.keep", "none"),
+        ("approvals.webhook", "https://hooks.example.com/a-credential"),
+        ("approvals.webhook", ""),
+    ):
+        daemon.cli("config", "set", key, value)
+    told = [entry.detail for entry in client.read_audit(since=begun) if entry.kind == "config.set"]
+    assert {detail["actor"] for detail in told} == {"this host"}
+    assert [(detail["key"], detail["value"]) for detail in told] == [
+        ("checkpoints.keep", "7"),
+        ("checkpoints.keep", "none"),
+        ("approvals.webhook", "hooks.example.com"),
+        ("approvals.webhook", "none"),
+    ]

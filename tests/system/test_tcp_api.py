@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
@@ -199,9 +200,11 @@ def test_what_binds_all_is_the_operators(remote: Remote) -> None:
 
 def test_the_key_that_acted_is_on_record(remote: Remote, daemon: Daemon) -> None:
     """G-322."""
+    begun = datetime.now(UTC).isoformat()
     with remote.client(remote.key) as far:
         far.set_tenant_budget(1000_000_000)
-    entries = [json.loads(line) for line in daemon.cli("audit", "--json").stdout.splitlines()]
+    told = daemon.cli("audit", "--json", "--since", begun).stdout
+    entries = [json.loads(line) for line in told.splitlines()]
     daemon.cli("budget", "set", "--tenant", "none")
     acted = [entry["detail"]["actor"] for entry in entries if entry["kind"] == "budget.set"]
     assert [re.sub(r"\([0-9a-f]{12}\)", "(ID)", who) for who in acted] == ["tenant default, key test (ID)"]
