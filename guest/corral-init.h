@@ -144,9 +144,10 @@ int signal_tree(uint32_t id, pid_t leader, bool reaped, int number);
 
 int file_command(int argc, char **argv);
 void announce(char *data, size_t size);
-int failed(const char *path); /* the exit code for errno, told on stderr */
 
 /* ---- pending.c: what is not there before it is whole ---- */
+
+int failed(const char *path); /* the exit code for errno, told on stderr */
 
 /* An entry that will be in its place at once. It has a hidden name beside that, or none. */
 struct pending {

@@ -15,24 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int failed(const char *path)
-{
-	int error = errno;
-	fprintf(stderr, "%s: %s\n", path, strerror(error));
-	switch (error) {
-	case ENOENT:
-		return 2;
-	case EISDIR: case ENOTDIR: case ENOTEMPTY: case EEXIST: case EBUSY: case ELOOP: case ENXIO: case EINVAL:
-		return 3;
-	case ENOSPC: case EDQUOT:
-		return 4;
-	case EROFS: case EACCES: case EPERM:
-		return 6;
-	default:
-		return 5;
-	}
-}
-
 struct owner {
 	mode_t mode;
 	uid_t uid;

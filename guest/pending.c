@@ -16,6 +16,24 @@ static size_t left;           /* of the piece that is being read */
 static bool ended;            /* the empty one has come */
 static const char *unlinked;  /* by a signal: the name of what is not whole yet */
 
+int failed(const char *path)
+{
+	int error = errno;
+	fprintf(stderr, "%s: %s\n", path, strerror(error));
+	switch (error) {
+	case ENOENT:
+		return 2;
+	case EISDIR: case ENOTDIR: case ENOTEMPTY: case EEXIST: case EBUSY: case ELOOP: case ENXIO: case EINVAL:
+		return 3;
+	case ENOSPC: case EDQUOT:
+		return 4;
+	case EROFS: case EACCES: case EPERM:
+		return 6;
+	default:
+		return 5;
+	}
+}
+
 static int read_whole(char *into, size_t size)
 {
 	for (ssize_t got; size; into += got, size -= (size_t)got) {

@@ -13,7 +13,6 @@ from corral.cli.budgets import budget_line
 from corral.cli.grants import patterns
 from corral.cli.output import age, fields, json_line, note, progress, say, show_json, size, table
 from corral.cli.project import carry_in, project_options, with_project
-from corral.cli.secrets import read_private
 from corral.cli.values import (
     Dollars,
     Duration,
@@ -23,6 +22,7 @@ from corral.cli.values import (
     json_option,
     labels,
     pairs,
+    read_private,
     variables,
 )
 from corral.errors import CorralError, InvalidInput, NotFound

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import click
 from corral.cli.app import App, pass_app
 from corral.cli.bindings import binding_of, binding_options, goes_to
 from corral.cli.output import age, note, say, show_json, table
-from corral.cli.values import force_option, json_option
+from corral.cli.values import force_option, json_option, read_private
 from corral.errors import InvalidInput
-from corral.model.secrets import MAX_SECRET, Provider
+from corral.model.secrets import Provider
 
 _LOGIN_HINT = "make one for Corral alone: `CODEX_HOME=/root/corral-login codex login`"
 
@@ -170,30 +169,6 @@ def _value(name: str, variable: str | None, path: str | None) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(f"value of {name}", hide_input=True, err=True))
     return sys.stdin.read().strip()
-
-
-def read_private(path: Path) -> str:
-    """The text of a file that is no link, and that nobody but its owner can read (G-40). Raises InvalidInput."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise InvalidInput(
-            f"{path} cannot be read: {error.strerror}; links are not followed", "give the file itself"
-        ) from None
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidInput(f"{path} is not a regular file", "give a file that holds the value")
-        if found.st_mode & 0o077:
-            raise InvalidInput(
-                f"{path} can be read or changed by others",
-                f"chmod 600 {path}, and replace the key if others could have read it",
-            )
-        return os.read(fd, MAX_SECRET + 1).decode().strip()
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} holds no text", "give a file that holds the key alone") from None
-    finally:
-        os.close(fd)
 
 
 def _words(command: str) -> list[str]:

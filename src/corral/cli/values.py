@@ -2,12 +2,15 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from corral.errors import InvalidInput
+from corral.model.secrets import MAX_SECRET
 from corral.policy.budget import parse_dollars
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,3 +109,27 @@ def env_option(command: F) -> F:
         metavar="KEY[=VALUE]",
         help="Environment variable; without a value: your own.",
     )(command)
+
+
+def read_private(path: Path) -> str:
+    """The text of a file that is no link, and that nobody but its owner can read (G-40). Raises InvalidInput."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be read: {error.strerror}; links are not followed", "give the file itself"
+        ) from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidInput(f"{path} is not a regular file", "give a file that holds the value")
+        if found.st_mode & 0o077:
+            raise InvalidInput(
+                f"{path} can be read or changed by others",
+                f"chmod 600 {path}, and replace the key if others could have read it",
+            )
+        return os.read(fd, MAX_SECRET + 1).decode().strip()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} holds no text", "give a file that holds the key alone") from None
+    finally:
+        os.close(fd)
