@@ -493,9 +493,9 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
 
     async def config_set(key: str, value: Any) -> None:
         config.set(key, value)
-        await store.audit(DEFAULT_TENANT, None, "config.set", config.told(key))
         await configure_gateway()
         await client.recall(None)  # what was leased by the former settings
+        await store.audit(DEFAULT_TENANT, None, "config.set", config.told(key))
         if key == "audit.keep":
             await audit.archive()
 
