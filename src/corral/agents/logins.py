@@ -1,5 +1,6 @@
 """Login files of subscriptions, as agents in sandboxes find them: placeholders, for which the gateway has the login."""
 
+import contextlib
 import json
 
 from corral.agents.placeholders import REFRESH, claude_credentials, codex_auth
@@ -31,11 +32,8 @@ async def write_login(files: GuestFiles, file: HomeFile, user: str) -> None:
     it, and there it is a secret in a sandbox (G-171).
     """
     found = b""
-    try:
-        async for chunk in files.read(file.path, 0, _MAX_FILE):
-            found += chunk
-    except NotFound:
-        pass
+    with contextlib.suppress(NotFound):
+        found = b"".join([chunk async for chunk in files.read(file.path, 0, _MAX_FILE)])
     if holds_login(found):
         raise Conflict(
             f"the sandbox holds a login of its own in {file.path}, which no sandbox should",

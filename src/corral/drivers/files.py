@@ -5,6 +5,7 @@ Which root to go through is the driver's choice. Of a running sandbox that share
 tmpfs as well, and `corral.host.files` keeps out of its /proc. Of all others it is the mounted root.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -20,7 +21,7 @@ from corral.engine.ports import Entry, EntryKind, Watch
 from corral.errors import Conflict, CorralError, Forbidden, InvalidInput, NotFound
 from corral.host.fileerrors import translated
 from corral.host.files import Found, GuestTree
-from corral.host.filewrite import Owner, PendingFile
+from corral.host.filewrite import Owner, PendingFile, unnoted
 from corral.host.turns import Turns
 from corral.host.unfinished import Notes
 from corral.wire.passwd import ID_RANGE, MAX_PASSWD, GuestUser, find_user
@@ -35,6 +36,8 @@ _AT_ONCE = 4
 # What a process sees for an id that its user namespace does not map.
 _NOBODY = 65534
 _PASSWD = "/etc/passwd"  # noqa: S105 - a path
+_ELSE_THERE = (NotFound, Conflict, Forbidden, InvalidInput)
+"""What is raised where all of a path is gone, or something else is there by now."""
 
 
 class HostGuestFiles:
@@ -51,6 +54,7 @@ class HostGuestFiles:
         """`notes` tells a next daemon what this one was at, if it is killed."""
         self._root = root
         self._notes = notes
+        self._noted = unnoted if notes is None else notes.noted
         self._uid_base = uid_base
         self._turns = Turns(threads, _AT_ONCE)
 
@@ -155,14 +159,8 @@ class HostGuestFiles:
         """Remove what a daemon that was killed has left of writes. What fails is logged, and tried again by the next one."""
         for note in [] if self._notes is None else self._notes.all():
             try:
-                await self._in_tree(functools.partial(GuestTree.remove_unfinished, path=note.path))
-            except (
-                NotFound,
-                Conflict,
-                Forbidden,
-                InvalidInput,
-            ):  # all of it is gone, or something else is there
-                note.forget()
+                with contextlib.suppress(*_ELSE_THERE):
+                    await self._in_tree(functools.partial(GuestTree.remove_unfinished, path=note.path))
             except CorralError as error:
                 log.warning("%s, which a write left, could not be removed: %s", ascii(note.path), error)
             else:
@@ -170,7 +168,7 @@ class HostGuestFiles:
 
     def _tree(self) -> GuestTree:
         with translated("/"):
-            return GuestTree(self._root(), *(() if self._notes is None else (self._notes.noted,)))
+            return GuestTree(self._root(), self._noted)
 
     async def _in_tree(
         self, work: Callable[[GuestTree], _T], undo: Callable[[_T], object] | None = None

@@ -411,8 +411,9 @@ class OciDriver:
     async def announce(self, spec: SandboxSpec, files: Mapping[str, bytes]) -> None:
         """As Driver says."""
         self._require_running(spec.id)
+        own_kernel = self._runtime(spec.runtime).traits.own_kernel
         for path, content in files.items():
-            if not self._runtime(spec.runtime).traits.own_kernel:
+            if not own_kernel:
                 await self.files(spec).write(path, once(content), "0:0", 0o644)
             elif not _tell(self._place(spec.id), guest.announce(path, content)):
                 raise HostError("the sandbox's first process does not take what it is told")

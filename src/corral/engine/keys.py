@@ -14,10 +14,8 @@ class ApiKeys:
 
     async def create(self, tenant: TenantId, label: str) -> Secret:
         """A new key; nobody can show it again."""
-        key = await self._store.add_api_key(tenant, label, self._clock.now())
-        made = await self._store.identity_of_key(key.reveal())
-        if made is not None and made.key is not None:
-            await self._store.audit(tenant, None, "key.create", {"label": label, "id": made.key.id})
+        key, made = await self._store.add_api_key(tenant, label, self._clock.now())
+        await self._store.audit(tenant, None, "key.create", {"label": made.label, "id": made.id})
         return key
 
     async def list(self, tenant: TenantId) -> list[ApiKeyInfo]:

@@ -270,9 +270,9 @@ class Sandboxes:
             await self._hooks.on_running(resumed)
             return resumed
 
-    async def remove(self, tenant: TenantId, ref: str) -> None:
-        """Kill it and remove all that is left of it, its files included."""
-        await self._remove(tenant, ref, asyncio.Event())
+    async def remove(self, tenant: TenantId, ref: str, *, only_if: Callable[[], bool] = lambda: True) -> None:
+        """Kill it and remove all that is left of it, its files included. `only_if` as for `stop`."""
+        await self._remove(tenant, ref, asyncio.Event(), only_if)
 
     async def begin_removal(self, tenant: TenantId, ref: str) -> None:
         """The same, but return once it is certain: from then on the sandbox answers nothing, and is removed in the
@@ -353,7 +353,7 @@ class Sandboxes:
         as it is, without an end, and one that starts is looked at again when it runs. `only_if` as for `stop`."""
         sandbox = self.get(tenant, ref)
         if sandbox.spec.expiry is Expiry.REMOVE or sandbox.state is State.FAILED:
-            await self._remove(tenant, sandbox.id, asyncio.Event(), only_if)
+            await self.remove(tenant, sandbox.id, only_if=only_if)
         elif sandbox.state is State.STOPPED:
             await self._let_rest(tenant, sandbox.id)
         elif sandbox.state is not State.RUNNING:

@@ -114,7 +114,7 @@ class SqlStore:
         """Insert, and add a record to the audit log. Raises Conflict, naming the holder, if the name is taken; NotFound
         without its template.
         """
-        await self._database.run(self._on_record, sandboxes.add, sandbox, grant, record and _by_actor(record))
+        await self._recorded(sandboxes.add, sandbox, grant, record)
 
     async def is_free_name(self, tenant: TenantId, name: str) -> bool:
         """Whether no sandbox of the tenant has that name, on whatever host."""
@@ -124,21 +124,23 @@ class SqlStore:
         """Make a spare of a warm pool this sandbox, and add a record to the audit log. Raises Conflict if the name is taken,
         NotFound.
         """
-        await self._database.run(
-            self._on_record, sandboxes.claim, sandbox, grant, record and _by_actor(record)
-        )
+        await self._recorded(sandboxes.claim, sandbox, grant, record)
 
-    def _on_record(
+    async def _recorded(
         self,
-        db: Connection,
         change: Callable[[Connection, Sandbox, Grant], None],
         sandbox: Sandbox,
         grant: Grant,
         record: AuditItem | None,
     ) -> None:
-        change(db, sandbox, grant)
-        if record is not None:
-            audit.append_all(db, self._keys, self._now(), [record])
+        records = [] if record is None else [_by_actor(record)]
+
+        def both(db: Connection) -> None:
+            change(db, sandbox, grant)
+            if records:
+                audit.append_all(db, self._keys, self._now(), records)
+
+        await self._database.run(both)
 
     async def put_pool(self, pool: Pool) -> None:
         """Add a warm pool, or replace the tenant's one of the same template and isolation."""
@@ -358,8 +360,8 @@ class SqlStore:
         """What approvals still allow, all tenants'."""
         return await self._database.run(approvals.permissions)
 
-    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
-        """A new API key for the TCP interface; only its hash is kept."""
+    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> tuple[Secret, ApiKeyInfo]:
+        """A new API key for the TCP interface, of which only the hash is kept, and what may be shown of it."""
         return await self._database.run_durable(vault.add_api_key, self._keys, tenant, label, now)
 
     async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:

@@ -117,17 +117,15 @@ def _opened(keys: Keys, row: Row[Any]) -> OpenedSecret:
     )
 
 
-def add_api_key(db: Connection, keys: Keys, tenant: TenantId, label: str, now: datetime) -> Secret:
-    """A new API key, of which only a keyed hash is kept."""
+def add_api_key(
+    db: Connection, keys: Keys, tenant: TenantId, label: str, now: datetime
+) -> tuple[Secret, ApiKeyInfo]:
+    """A new API key, of which only a keyed hash is kept, and what may be shown of it."""
     key = keys.new_api_key()
-    values = {
-        "key_hash": keys.api_key_hash(key.reveal()),
-        "tenant": tenant,
-        "label": label,
-        "created_at": now,
-    }
+    key_hash = keys.api_key_hash(key.reveal())
+    values = {"key_hash": key_hash, "tenant": tenant, "label": label, "created_at": now}
     db.execute(insert(_api_keys).values(**values))
-    return key
+    return key, ApiKeyInfo(key_hash[:KEY_ID], label, now)
 
 
 def api_keys(db: Connection, tenant: TenantId) -> list[ApiKeyInfo]:

@@ -424,7 +424,7 @@ async def test_tokens_are_stable_distinct_and_belong_to_the_installation(
 
 
 async def test_api_keys(store: SqlStore) -> None:
-    key = await store.add_api_key(OTHER, "laptop", NOW)
+    key, _ = await store.add_api_key(OTHER, "laptop", NOW)
     assert await store.identity_of_key(key.reveal()) == Identity(OTHER, (await store.api_keys(OTHER))[0])
     for wrong in (key.reveal()[:-1], "", "crl_\udc80", key.reveal() + "x"):
         assert await store.identity_of_key(wrong) is None
@@ -444,7 +444,7 @@ async def test_no_secret_reaches_a_file_or_a_log(tmp_path: Path, caplog: pytest.
     await store.put_secret(a_secret(), NOW)
     await store.open_secrets()
     token = await store.derive_token(GrantId("g1"))
-    key = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
+    key, _ = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
     await store.identity_of_key(key.reveal())
     held = all_bytes(tmp_path)
     await store.close()
@@ -751,9 +751,9 @@ async def test_a_failed_query_rolls_back(tmp_path: Path) -> None:
 
 async def test_a_revoked_api_key_is_nobodys(store: SqlStore) -> None:
     """By id, or by a label that only one has; another tenant's is not found."""
-    one = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
-    two = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW + timedelta(seconds=1))
-    other = await store.add_api_key(TenantId("acme"), "ci", NOW)
+    one, _ = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
+    two, _ = await store.add_api_key(DEFAULT_TENANT, "laptop", NOW + timedelta(seconds=1))
+    other, _ = await store.add_api_key(TenantId("acme"), "ci", NOW)
     listed = await store.api_keys(DEFAULT_TENANT)
     assert [key.label for key in listed] == ["laptop", "laptop"]
     assert not any(secret.reveal() in repr(listed) for secret in (one, two))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 from starlette.datastructures import QueryParams
@@ -85,13 +85,22 @@ def page_of(items: Sequence[T], keys: Sequence[Key], query: QueryParams) -> Page
     if order not in ("asc", "desc"):
         raise Refusal(400, f"validation error: order {order[:40]!r} is neither asc nor desc")
     ascending = order == _ASCENDING
-    pairs = sorted(zip(keys, items, strict=True), key=lambda pair: _rank(pair[0]), reverse=ascending)
-    if token := query.get("nextToken"):
-        last = _rank(_parse_cursor(token, ascending=ascending))
-        pairs = [pair for pair in pairs if (_rank(pair[0]) < last if ascending else _rank(pair[0]) > last)]
-    shown = pairs[:limit]
-    more = _cursor(shown[-1][0], ascending=ascending) if len(pairs) > limit else None
-    return Page([item for _, item in shown], more)
+    token = query.get("nextToken")
+    last = _rank(_parse_cursor(token, ascending=ascending)) if token else None
+    ranked = [(_rank(key), (key, item)) for key, item in zip(keys, items, strict=True)]
+    shown, more = _behind(last, ranked, limit, backwards=ascending)
+    following = _cursor(shown[-1][1][0], ascending=ascending) if more else None
+    return Page([item for _, (_, item) in shown], following)
+
+
+def _behind(
+    last: tuple[Any, ...] | None, rows: list[tuple[tuple[Any, ...], T]], limit: int, *, backwards: bool
+) -> tuple[list[tuple[tuple[Any, ...], T]], bool]:
+    """Up to `limit` rows behind the place of the last one that was shown, in the order of their places; whether more follow."""
+    ordered = sorted(rows, key=lambda row: row[0], reverse=backwards)
+    if last is not None:
+        ordered = [row for row in ordered if (row[0] < last if backwards else row[0] > last)]
+    return ordered[:limit], len(ordered) > limit
 
 
 def _rank(key: Key) -> tuple[float, str]:
@@ -113,13 +122,10 @@ def page_size(query: QueryParams, name: str = "limit") -> int:
 def page_by(keys: Mapping[str, tuple[str, ...]], sort: str, limit: int, cursor: str | None) -> Page[str]:
     """The page of names behind a cursor, in the order of their keys: backwards where `sort` ends in `desc`. A cursor holds for
     its `sort` alone. Raises Refusal."""
-    backwards = sort.endswith("desc")
-    rows = sorted(((key, name) for name, key in keys.items()), reverse=backwards)
-    if cursor:
-        last = _parse_place(cursor, sort)
-        rows = [(key, name) for key, name in rows if (key < last if backwards else key > last)]
-    more = _place(sort, rows[limit - 1][0]) if len(rows) > limit else None
-    return Page([name for _, name in rows[:limit]], more)
+    last = _parse_place(cursor, sort) if cursor else None
+    rows = [(key, name) for name, key in keys.items()]
+    shown, more = _behind(last, rows, limit, backwards=sort.endswith("desc"))
+    return Page([name for _, name in shown], _place(sort, shown[-1][0]) if more else None)
 
 
 def _place(sort: str, key: tuple[str, ...]) -> str:

@@ -210,8 +210,8 @@ class Store(Protocol):
     async def permissions(self) -> list[Permission]:
         """What approvals still allow, all tenants'."""
 
-    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> Secret:
-        """A new API key for the TCP interface; only its hash is kept."""
+    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> tuple[Secret, ApiKeyInfo]:
+        """A new API key for the TCP interface, of which only the hash is kept, and what may be shown of it."""
 
     async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:
         """What may be shown of a tenant's API keys, oldest first."""
