@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from tests.conftest import Daemon
 
@@ -31,3 +32,13 @@ def e2b_env(shared_daemon: Daemon) -> Iterator[dict[str, str]]:
     yield {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), **told}
     with shared_daemon.client() as client:
         client.set_config("api.listen", "")
+
+
+@pytest.fixture
+def http(e2b_env: dict[str, str]) -> Iterator[httpx2.Client]:
+    """A client of the control plane without an SDK."""
+    headers = {"x-api-key": e2b_env["E2B_API_KEY"]}
+    with httpx2.Client(
+        base_url=e2b_env["E2B_API_URL"], headers=headers, trust_env=False, timeout=120
+    ) as client:
+        yield client

@@ -1,22 +1,12 @@
 """What a build that fails tells clients of E2B's, whatever it fails by."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def http(e2b_env: dict[str, str]) -> Iterator[httpx2.Client]:
-    headers = {"x-api-key": e2b_env["E2B_API_KEY"]}
-    with httpx2.Client(
-        base_url=e2b_env["E2B_API_URL"], headers=headers, trust_env=False, timeout=120
-    ) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

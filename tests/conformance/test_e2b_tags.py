@@ -11,14 +11,10 @@ from tests.conftest import Daemon
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def http(e2b_env: dict[str, str]) -> Iterator[httpx2.Client]:
-    headers = {"x-api-key": e2b_env["E2B_API_KEY"]}
-    with httpx2.Client(
-        base_url=e2b_env["E2B_API_URL"], headers=headers, trust_env=False, timeout=120
-    ) as client:
-        yield client
-        client.delete("/templates/tagged")
+@pytest.fixture(autouse=True)
+def left_as_found(http: httpx2.Client) -> Iterator[None]:
+    yield
+    http.delete("/templates/tagged")
 
 
 def build(http: httpx2.Client, value: str, *tags: str) -> str:

@@ -2,7 +2,7 @@
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -51,18 +51,13 @@ def _look(daemon: Daemon, ends: str) -> None:
 @pytest.mark.parametrize("ends", ["client", "daemon"])
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_an_upload_that_breaks_off_leaves_the_former_file(daemon: Daemon, isolation: str, ends: str) -> None:
-    def broken() -> Iterator[bytes]:
-        yield HALF
-        if isolation == "gvisor":  # else it has no name until it is whole
-            with daemon.client() as other:
-                wait_for(lambda: sum(_unfinished(other)) == len(HALF), "nothing of the file has come")
-        if ends == "daemon":
-            daemon.kill()
-        raise DaemonUnreachable("it breaks off here", "")
+    def has_come(other: Client) -> bool:
+        # In a container it has no name until it is whole.
+        return isolation != "gvisor" or sum(_unfinished(other)) == len(HALF)
 
     _start(daemon, isolation)
     with daemon.client() as client, suppress(CorralError):
-        client.write_file("box", FILE, broken())
+        client.write_file("box", FILE, _broken(daemon, ends, HALF, has_come))
     _look(daemon, ends)
 
 
@@ -70,22 +65,25 @@ def test_an_upload_that_breaks_off_leaves_the_former_file(daemon: Daemon, isolat
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_an_archive_that_breaks_off_leaves_the_former_file(daemon: Daemon, isolation: str, ends: str) -> None:
     """What came whole before is there, and nothing goes on waiting for the rest."""
-
-    def broken() -> Iterator[bytes]:
-        yield _half_an_archive()
-        with daemon.client() as other:
-            wait_for(lambda: _has(other, "first"), "nothing of the archive has come")
-        if ends == "daemon":
-            daemon.kill()
-        raise DaemonUnreachable("it breaks off here", "")
-
     _start(daemon, isolation)
     with daemon.client() as client, suppress(CorralError):
-        client.write_archive("box", HOME, broken())
+        client.write_archive(
+            "box", HOME, _broken(daemon, ends, _half_an_archive(), lambda other: _has(other, "first"))
+        )
     _look(daemon, ends)
     with daemon.client() as client:
         assert _has(client, "first")
         wait_for(lambda: not [item for item in client.list_processes("box") if item.exit is None], "it waits")
+
+
+def _broken(daemon: Daemon, ends: str, half: bytes, has_come: Callable[[Client], bool]) -> Iterator[bytes]:
+    """Half of an upload; once it has come, the client or the daemon ends."""
+    yield half
+    with daemon.client() as other:
+        wait_for(lambda: has_come(other), "nothing of it has come")
+    if ends == "daemon":
+        daemon.kill()
+    raise DaemonUnreachable("it breaks off here", "")
 
 
 def _has(client: Client, name: str) -> bool:

@@ -584,9 +584,7 @@ async def test_a_gateway_that_is_asked_to_stop_sends_its_last_records(bed: "Bed"
         return response
 
     bed.upstream.handler = handler
-    headers = {"Host": "gateway.corral", "x-api-key": box.token}
-    url = box.url + "/s/anthropic/v1/messages"
-    answer = await bed.http.post(url, json={**REQUEST, "stream": True}, headers=headers)
+    answer = await ask_for_a_stream(bed, box)
     await answer.content.readexactly(len(STREAM[0]))
     assert bed.process is not None
     bed.process.terminate()
@@ -597,23 +595,29 @@ async def test_a_gateway_that_is_asked_to_stop_sends_its_last_records(bed: "Bed"
     answer.close()
 
 
+async def begin_a_stream(request: web.Request) -> web.StreamResponse:
+    """Its first event, and nothing after it."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(STREAM[0])
+    await asyncio.Event().wait()
+    return response
+
+
+async def ask_for_a_stream(bed: "Bed", box: "BoxEnd") -> aiohttp.ClientResponse:
+    """A call whose answer is streamed; the caller closes it."""
+    headers = {"Host": "gateway.corral", "x-api-key": box.token}
+    return await bed.http.post(
+        box.url + "/s/anthropic/v1/messages", json={**REQUEST, "stream": True}, headers=headers
+    )
+
+
 async def test_detaching_cuts_open_streams(bed: "Bed") -> None:
     """G-22, G-333."""
     box = await bed.attach()
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(STREAM[0])
-        await asyncio.Event().wait()
-        return response
-
-    bed.upstream.handler = handler
-    headers = {"Host": "gateway.corral", "x-api-key": box.token}
+    bed.upstream.handler = begin_a_stream
     async with asyncio.timeout(30):
-        answer = await bed.http.post(
-            box.url + "/s/anthropic/v1/messages", json={**REQUEST, "stream": True}, headers=headers
-        )
+        answer = await ask_for_a_stream(bed, box)
         await answer.content.readexactly(len(STREAM[0]))
         await bed.client.detach(box.id)
         with pytest.raises(aiohttp.ClientError):

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from tests.system.gateway.conftest import gateway
 from tests.system.gateway.test_gateway_inside import HOST, Inside, inside
-from tests.system.gateway.test_gateway_models import REQUEST, STREAM
+from tests.system.gateway.test_gateway_models import STREAM, ask_for_a_stream, begin_a_stream
 
 from corral.model.egress import HostRule
 
@@ -125,10 +125,7 @@ async def test_a_stream_goes_on_while_there_are_signs_of_life(bed: "Bed") -> Non
         return response
 
     bed.upstream.handler = thinks
-    headers = {"Host": "gateway.corral", "x-api-key": box.token}
-    async with bed.http.post(
-        f"{box.url}/s/anthropic/v1/messages", json={**REQUEST, "stream": True}, headers=headers
-    ) as answer:
+    async with await ask_for_a_stream(bed, box) as answer:
         text = await answer.read()
     assert text.count(b": thinking") == _STEPS
     assert text.endswith(STREAM[-1])
@@ -138,19 +135,8 @@ async def test_a_stream_goes_on_while_there_are_signs_of_life(bed: "Bed") -> Non
 async def test_a_stream_without_any_is_cut(bed: "Bed") -> None:
     """G-95, G-102."""
     box = await bed.attach()
-
-    async def stuck(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(STREAM[0])
-        await asyncio.Event().wait()
-        return response
-
-    bed.upstream.handler = stuck
-    headers = {"Host": "gateway.corral", "x-api-key": box.token}
-    async with bed.http.post(
-        f"{box.url}/s/anthropic/v1/messages", json={**REQUEST, "stream": True}, headers=headers
-    ) as answer:
+    bed.upstream.handler = begin_a_stream
+    async with await ask_for_a_stream(bed, box) as answer:
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
     assert (await bed.usage.get()).tokens.input == 100
