@@ -405,3 +405,25 @@ def test_a_repository_url_that_leads_nowhere(daemon: Daemon, client: Client) -> 
         Sandbox.create(client=client, repo="https://nowhere.invalid/a/b")
     assert "corral secret add" in failed.value.hint
     settled(daemon, before)
+
+
+def test_half_a_key_beside_the_secret_of_the_rest_makes_no_sandbox(daemon: Daemon, client: Client) -> None:
+    """G-158: real and masked parts of one key in a sandbox."""
+    value = "AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    daemon.cli("secret", "add", "cloud", "--host", "*.amazonaws.com", "--mode", "aws", input=value)
+    try:
+        made = daemon.cli(
+            "create",
+            "--name",
+            "half",
+            "--secret",
+            "cloud",
+            "--env",
+            "AWS_ACCESS_KEY_ID=AKIAREAL",
+            check=False,
+        )
+        assert made.returncode != 0
+        assert "AWS_ACCESS_KEY_ID is set beside the secret 'cloud'" in made.stderr
+        assert client.list_sandboxes() == []
+    finally:
+        client.remove_secret("cloud")
