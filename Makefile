@@ -1,6 +1,7 @@
 # Corral. `make demo` shows it at work; `make test` runs all that CI runs.
 VENV := .venv
 BIN := $(VENV)/bin
+LANES := --numprocesses 2 --dist loadfile
 LOCK := uv pip compile --quiet --no-header --no-annotate --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --python-version 3.11
 
@@ -12,14 +13,15 @@ setup:
 demo: setup
 	@scripts/demo
 
+# Two files of tests side by side, each with a daemon of its own: one alone leaves half of two processors idle.
 test: setup lint
 	@tests/conformance/setup
-	$(BIN)/pytest
+	$(BIN)/pytest $(LANES)
 
 # The same, with each operation cut at every one of its steps, and with every defence taken away once: hours.
 test-all: setup lint
 	@tests/conformance/setup
-	CORRAL_POINTS=all $(BIN)/pytest
+	CORRAL_POINTS=all $(BIN)/pytest $(LANES)
 	$(BIN)/pytest -p no:cacheprovider tests/removals/carry_out.py
 
 # Each attack of `corral self-test` succeeds on a copy of src without the defence that stops it: a quarter of an hour. ONLY=WORDS

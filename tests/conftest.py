@@ -44,9 +44,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def data_directory() -> Path:
-    """The tests' data directory; CORRAL_TEST_DATA names another one, so that two runs can go side by side."""
+    """The tests' data directory, in each of pytest-xdist's workers another one; CORRAL_TEST_DATA names another one too, so
+    that two runs can go side by side.
+    """
     cache = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
-    return Path(os.environ.get("CORRAL_TEST_DATA") or cache / "test-data")
+    own = Path(os.environ.get("CORRAL_TEST_DATA") or cache / "test-data")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return own if worker == "0" else own.with_name(f"{own.name}-{worker}")
 
 
 @dataclass
