@@ -170,6 +170,19 @@ def test_files_outlive_stops_and_pauses_life6_file20(client: Client, isolation: 
     assert box.exec("cat kept").stdout.split() == ["0", "p0", "1", "p1", "2", "p2"]
 
 
+def test_a_file_is_there_while_its_sandbox_ends(client: Client) -> None:
+    """What reads it goes through the root that is unmounted meanwhile."""
+    box = Sandbox.create(client=client)
+    box.files.write("/home/user/kept", b"kept")
+    for _ in range(10):
+        with ThreadPoolExecutor(1) as pool:
+            stopping = pool.submit(box.stop, 0)
+            while not stopping.done():
+                assert box.files.read("/home/user/kept") == "kept"
+            stopping.result()
+        box.start()
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_pause_stands_still_and_a_resume_goes_on(client: Client, isolation: str) -> None:
     box = Sandbox.create(client=client, isolation=isolation)

@@ -600,15 +600,15 @@ class OciDriver:
     def _open_root(self, sandbox: SandboxId) -> int:
         """The root as the sandbox sees it, in a thread. gVisor's mounts are in its own kernel: there is only
         the root."""
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         record = self._records.get(sandbox)
         with self._first_process(sandbox) as pidfd:
             if pidfd is not None and not self._runtime(record.runtime).traits.own_kernel:
                 with contextlib.suppress(FileNotFoundError):  # it has just ended
-                    return os.open(f"/proc/{pid_of(pidfd)}/root", flags)
-        if not mounts.is_mounted(self._place(sandbox).root):
+                    return os.open(f"/proc/{pid_of(pidfd)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # One that ends just now is unmounted in the middle of this.
+        while (root := mounts.open_mounted(self._place(sandbox).root)) is None:
             asyncio.run_coroutine_threadsafe(self._mount_stopped(sandbox, record), self._host[2]).result()
-        return os.open(self._place(sandbox).root, flags)
+        return root
 
     async def _mount_stopped(self, sandbox: SandboxId, record: Record) -> None:
         """The root of a stopped sandbox, until it is started or removed."""

@@ -130,6 +130,19 @@ def is_mounted(path: Path) -> bool:
     return False
 
 
+def open_mounted(path: Path) -> int | None:
+    """A file system's root that is mounted at `path`, opened (O_PATH), which the caller closes; it stays whole where it is
+    unmounted afterwards. None where none is.
+    """
+    if not is_mounted(path):
+        return None
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    if os.fstat(fd).st_dev != path.parent.stat().st_dev:
+        return fd
+    os.close(fd)  # unmounted since
+    return None
+
+
 def unmount(path: Path) -> None:
     """Unmount all that is mounted at `path`; what is busy is detached and ends with its last user.
     Idempotent.

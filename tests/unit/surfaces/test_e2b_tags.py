@@ -20,7 +20,7 @@ from corral.model.template import Assignment
 
 from .conftest import NOW, TENANT, FakeEngine, template
 
-BUILD = str(uuid.uuid4())
+BUILD = str(uuid.UUID(int=1, version=4))
 
 
 @pytest.fixture

@@ -57,12 +57,12 @@ def test_a_denial_explains_itself() -> None:
 
 
 def variants() -> list[bytes]:
-    good = question()
+    good = dns.message.make_query("ExAmple.com", "A", use_edns=None, id=1).to_wire()
     two = dns.message.from_wire(good)
     two.question.append(dns.message.from_wire(question("b.com")).question[0])
-    update = dns.message.make_query("a.com", "A")
+    update = dns.message.make_query("a.com", "A", id=2)
     update.set_opcode(dns.opcode.UPDATE)
-    chaos = dns.message.make_query("a.com", "TXT", "CH")
+    chaos = dns.message.make_query("a.com", "TXT", "CH", id=3)
     response = dns.message.make_response(dns.message.from_wire(good))
     return [
         b"", good[:11], good[:-1], good + b"x", two.to_wire(), update.to_wire(), chaos.to_wire(), response.to_wire(),
