@@ -16,8 +16,8 @@ from tests.traces import settled, traces
 
 from corral import Client, Sandbox
 from corral.errors import CorralError, InvalidInput, NotFound, UpstreamFailed
-from corral.sdk.calls import url
 from corral.sdk.operations import Request
+from corral.sdk.requests import url
 
 pytestmark = pytest.mark.root
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +219,28 @@ def test_archives_are_unpacked_by_add(
     build(daemon, "added", context, "FROM base\nADD files.tar.xz /a\nCOPY files.tar.xz /b/\n")
     with Sandbox.create("added", client=client) as box:
         assert box.exec("cat /a/src/deep/data; ls /b", check=True).stdout == "data\nfiles.tar.xz\n"
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax"])
+def test_an_archive_with_a_sparse_file_is_refused_and_not_unpacked_without_it(
+    daemon: Daemon, context: Path, form: str
+) -> None:
+    with (context / "holes").open("wb") as file:
+        file.truncate(10 << 20)
+    make = [
+        "tar",
+        f"--format={form}",
+        "--sparse",
+        "-C",
+        str(context),
+        "-cf",
+        str(context / "files.tar"),
+        "holes",
+    ]
+    subprocess.run(make, check=True)
+    said = build(daemon, "holed", context, "FROM base\nADD files.tar /a\n", check=False)
+    assert "'holes' is a sparse file" in said
+    assert "make the archive without sparse files" in said
 
 
 def archive(*entries: tuple[str, bytes | None, str]) -> bytes:

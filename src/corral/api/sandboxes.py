@@ -32,7 +32,6 @@ from corral.policy.repos import parse_repo
 from corral.policy.routes import checked_route, parse_proxy
 from corral.protocol import sandboxes as protocol
 from corral.protocol.base import Done
-from corral.protocol.catalog import Denials, Pulled
 from corral.protocol.processes import ProcessInfo
 
 router = APIRouter(prefix="/v1")
@@ -250,9 +249,9 @@ async def get_usage(caller: CallerDep, ref: RefPath) -> protocol.UsageReport:
 
 
 @router.get("/sandboxes/{ref}/denials", tags=["sandboxes"], responses=documented())
-async def get_denials(caller: CallerDep, ref: RefPath) -> Denials:
+async def get_denials(caller: CallerDep, ref: RefPath) -> protocol.Denials:
     """What its gateway refused it."""
-    return Denials(denials=await caller.engine.denials(caller.tenant, ref))
+    return protocol.Denials(denials=await caller.engine.denials(caller.tenant, ref))
 
 
 @router.get("/sandboxes/{ref}/urls/{port}", tags=["sandboxes"], responses=documented())
@@ -337,10 +336,10 @@ async def open_pull_request(
 
 
 @router.post("/sandboxes/{ref}/pull", tags=["repos"], responses=documented())
-async def pull(caller: CallerDep, ref: RefPath, body: protocol.PullRequest | None = None) -> Pulled:
+async def pull(caller: CallerDep, ref: RefPath, body: protocol.PullRequest | None = None) -> protocol.Pulled:
     """Fetch its commits, checked, into refs below `refs/corral/` of a clone on the daemon's host. Unix socket only."""
     caller.check_host_path(
         "a clone on the daemon's host", "read the changes with `corral diff`, or pull on the host itself"
     )
     target = body.target if body else None
-    return Pulled(result=await caller.engine.repos.pull(caller.tenant, ref, target))
+    return protocol.Pulled(result=await caller.engine.repos.pull(caller.tenant, ref, target))

@@ -10,7 +10,7 @@ from corral.cli.output import clean, json_line, say, show_json, table
 from corral.cli.values import json_option
 from corral.errors import InvalidInput
 from corral.model.budget import Window
-from corral.policy.budget import dollars, parse_dollars
+from corral.policy.money import dollars, parse_dollars
 
 if TYPE_CHECKING:
     from corral.protocol.catalog import Budget, BudgetAccount

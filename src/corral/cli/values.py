@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from corral.errors import InvalidInput
-from corral.model.secrets import MAX_SECRET
-from corral.policy.budget import parse_dollars
+from corral.policy.money import parse_dollars
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,6 +112,8 @@ def env_option(command: F) -> F:
 
 def read_private(path: Path) -> str:
     """The text of a file that is no link, and that nobody but its owner can read (G-40). Raises InvalidInput."""
+    from corral.model.secrets import MAX_SECRET
+
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

@@ -20,9 +20,9 @@ from corral.model.git import MAX_PACK, PushPolicy
 from corral.model.grants import ModelRules
 from corral.model.ids import check_name
 from corral.model.sandbox import Isolation
-from corral.policy.budget import parse_dollars
 from corral.policy.egress import canonical_host
 from corral.policy.models import checked_rules, parse_alias
+from corral.policy.money import parse_dollars
 from corral.policy.push import MAX_RULES, parse_push_rule
 from corral.policy.rates import MAX_RATE
 from corral.policy.rules import rule_host

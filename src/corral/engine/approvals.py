@@ -37,7 +37,8 @@ from corral.model.budget import Scope as BudgetScope
 from corral.model.budget import Window
 from corral.model.ids import SandboxId, TenantId
 from corral.policy import approval as policy
-from corral.policy.budget import checked_cap, dollars, parse_dollars
+from corral.policy.budget import checked_cap
+from corral.policy.money import dollars, parse_dollars
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from corral.model.budget import (
     Window,
 )
 from corral.model.ids import SandboxId, TenantId
-from corral.policy.budget import checked_cap, dollars
+from corral.policy.budget import checked_cap
+from corral.policy.money import dollars
 from corral.policy.rates import checked_rate
 
 log = logging.getLogger(__name__)

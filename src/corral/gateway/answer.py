@@ -20,7 +20,7 @@ from corral.gateway.redact import Redactor
 from corral.gateway.replies import Relayed, closing, error_event, model_error
 from corral.gateway.vault import Credential
 from corral.model.usage import Usage
-from corral.policy.budget import dollars
+from corral.policy.money import dollars
 from corral.wire.usage import Api, Counts, UsageChunkFilter, UsageMeter
 
 _DECODED = frozenset({"", "identity", "gzip", "deflate"})

@@ -20,8 +20,8 @@ from corral.gateway.replies import closing, plain
 from corral.model.approval import Answer, Kind
 from corral.model.egress import EgressPolicy, HostRule
 from corral.policy.addresses import parse_networks, refused_class
-from corral.policy.budget import dollars, parse_dollars, usd_text
 from corral.policy.egress import GATEWAY_HOST, Denied, Reason, literal
+from corral.policy.money import dollars, parse_dollars, usd_text
 from corral.policy.rules import parse_rule, rule_text
 from corral.wire import link
 

@@ -13,7 +13,8 @@ from corral.gateway.reservations import Request, Reservations
 from corral.model.approval import Kind
 from corral.model.budget import RateRefusal, Refusal
 from corral.model.usage import Usage
-from corral.policy.budget import dollars, raise_for, usd_text, with_answer
+from corral.policy.budget import raise_for, with_answer
+from corral.policy.money import dollars, usd_text
 
 WAIT_SECONDS = 24 * 3600
 """As long as the host's settings let a question wait."""

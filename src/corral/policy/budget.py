@@ -8,16 +8,14 @@ what it did not use. So however many calls run at once, together they cannot pas
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from corral.errors import InvalidInput
 from corral.model.budget import Balance, Refusal, Scope, Window
+from corral.policy.money import MAX_CAP, dollars
 from corral.policy.rates import ROLLING
 
 WARN_AT = (50, 80, 95)
 """Percent of a cap at which its owner is told (G-222)."""
-MAX_CAP = 10**15
-"""A billion dollars."""
 LARGEST = 2**62
 """The most that an account without a cap holds: sums must stay exact in any database."""
 LEASED_CALLS = 8
@@ -93,25 +91,6 @@ def checked_cap(cap: int | None) -> int | None:
     return cap
 
 
-def parse_dollars(text: str, what: str = "budget") -> int:
-    """US dollars as people write them, in millionths. Raises InvalidInput."""
-    try:
-        value = Decimal(text.strip().removeprefix("$").replace("_", ""))
-    except ArithmeticError:
-        value = Decimal("NaN")
-    if not value.is_finite() or value < 0 or value * 1_000_000 > MAX_CAP:
-        raise InvalidInput(
-            f"{text[:40]!r} is no {what} in US dollars", "write for example 25 or 0.50, at most 1000000000"
-        )
-    return int((value * 1_000_000).to_integral_value(ROUND_FLOOR))
-
-
-def dollars(micro: int) -> str:
-    """Money as people read it: cents, and more places only where cents would show nothing."""
-    places = Decimal("0.01") if micro == 0 or micro >= 10_000 else Decimal("0.000001")
-    return f"${(Decimal(micro) / 1_000_000).quantize(places, ROUND_CEILING):,f}"
-
-
 _WHEN = {
     Window.TOTAL: "",
     Window.DAY: " for today",
@@ -160,8 +139,3 @@ def raise_for(refusal: Refusal) -> int | None:
 def with_answer(refusal: Refusal, answer: str) -> Refusal:
     """The refusal of a call for which a person was asked in vain."""
     return replace(refusal, answer=answer)
-
-
-def usd_text(micro: int) -> str:
-    """Money as `parse_dollars` reads it."""
-    return f"{Decimal(micro) / 1_000_000:f}"

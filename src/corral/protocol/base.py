@@ -37,7 +37,7 @@ MAX_PROMPT = 128 * 1024
 class Request(BaseModel):
     """A request body. Unknown fields are refused: an option that is not understood is never dropped in silence."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 # `defer_build`: a client loads all shapes, and is told two or three.

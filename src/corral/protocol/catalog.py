@@ -11,7 +11,7 @@ from corral.model.capacity import Resource
 from corral.model.lifecycle import State
 from corral.model.sandbox import Isolation
 from corral.model.secrets import MAX_SECRET, Provider, SecretForm
-from corral.policy.budget import MAX_CAP
+from corral.policy.money import MAX_CAP
 from corral.protocol.base import Name, Ref, Reply, Request, TemplateName, Text, Time
 from corral.protocol.sandboxes import Limits
 
@@ -369,18 +369,6 @@ class Doctor(Reply):
     """Findings about the host."""
 
     checks: list[Check]
-
-
-class Denials(Reply):
-    """What a sandbox was refused, newest last. All text in it comes from the sandbox."""
-
-    denials: list[dict[str, Any]]
-
-
-class Pulled(Reply):
-    """What was fetched from a sandbox's repository."""
-
-    result: dict[str, Any]
 
 
 class Health(Reply):

@@ -1,6 +1,6 @@
 """Shapes of sandboxes: creation, state, use."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr
 
@@ -10,7 +10,7 @@ from corral.model.lifecycle import State
 from corral.model.route import MAX_RESOLVERS
 from corral.model.sandbox import GIB, MIB, Isolation
 from corral.model.volume import MAX_MOUNTS
-from corral.policy.budget import MAX_CAP
+from corral.policy.money import MAX_CAP
 from corral.policy.push import MAX_RULES
 from corral.policy.repos import MAX_REPOS
 from corral.protocol.base import (
@@ -443,3 +443,15 @@ class PullRequest(Request):
     target: Text | None = Field(
         default=None, description="A clone on the daemon's host. Default: where `repo` came from."
     )
+
+
+class Denials(Reply):
+    """What a sandbox was refused, newest last. All text in it comes from the sandbox."""
+
+    denials: list[dict[str, Any]]
+
+
+class Pulled(Reply):
+    """What was fetched from a sandbox's repository."""
+
+    result: dict[str, Any]

@@ -253,8 +253,10 @@ class _Extractor(Unpacker):
 
     def _apply(self, entry: tarfile.TarInfo) -> None:
         path = clean_path(entry.name)
-        if not path or entry.sparse is not None:
+        if not path:
             return
+        if entry.sparse is not None:
+            raise InvalidInput(f"{path[:200]!r} is a sparse file", "make the archive without sparse files")
         if not (entry.issym() or entry.islnk() or entry.isdir() or entry.isreg()):
             return
         if entry.islnk():

@@ -10,12 +10,13 @@ from typing import Self, Unpack
 from corral.model.process import Stream
 from corral.protocol.processes import ProcessInfo
 from corral.protocol.sandboxes import SandboxInfo
-from corral.sdk import binding, bridge, calls, file_calls, process_calls, trees
+from corral.sdk import binding, bridge, trees
 from corral.sdk.client import AsyncClient
+from corral.sdk.groups import audit_calls, file_calls, process_calls, sandbox_calls, secret_calls
+from corral.sdk.operations import AsyncTransport
 from corral.sdk.process_calls import Command, CommandOptions, FollowOutput
 from corral.sdk.results import CommandResult, Output
 from corral.sdk.sandbox import CreateOptions, ProcessState, SandboxState, mode_of, readable, split_target
-from corral.sdk.transport import AsyncTransport
 
 
 class AsyncProcess(ProcessState):
@@ -138,13 +139,13 @@ class AsyncSandbox(SandboxState):
 
     exec = binding.async_sandbox(process_calls.exec_command)
     processes = binding.async_sandbox(process_calls.list_processes)
-    stats = binding.async_sandbox(calls.stats)
-    usage = binding.async_sandbox(calls.usage)
-    receipt = binding.async_sandbox(calls.receipt)
-    url = binding.async_sandbox(calls.get_url)
-    budget = binding.async_sandbox(calls.budget)
-    set_budget = binding.async_sandbox(calls.set_budget)
-    kill = binding.async_sandbox(calls.remove_sandbox)
+    stats = binding.async_sandbox(sandbox_calls.stats)
+    usage = binding.async_sandbox(sandbox_calls.usage)
+    receipt = binding.async_sandbox(audit_calls.receipt)
+    url = binding.async_sandbox(sandbox_calls.get_url)
+    budget = binding.async_sandbox(secret_calls.budget)
+    set_budget = binding.async_sandbox(secret_calls.set_budget)
+    kill = binding.async_sandbox(sandbox_calls.remove_sandbox)
 
     async def spawn(
         self,

@@ -2,12 +2,17 @@
 
 An owner says what comes first in an operation's arguments (nothing for a client, the sandbox's id for a sandbox, and so
 on), so that `box.pause()` is `pause_sandbox(box.id)`.
+
+A method is made, and the module of its operation loaded, when it is first looked at: a program that runs one command does
+not wait for the shapes of all that the API can do.
 """
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from corral.sdk.operations import AsyncTransport, Operation, SyncTransport
 
@@ -15,6 +20,55 @@ P = ParamSpec("P")
 S = TypeVar("S")
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Later:
+    """Stands for a module of operations that is not loaded yet, and its attributes for the operations."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> "_Operation":
+        return _Operation(self._module, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    module: str
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.load()(*args, **kwargs)
+
+    def load(self) -> Callable[..., Any]:
+        build: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name)
+        return build
+
+
+class _Method:
+    """Becomes the method when it is first asked for."""
+
+    def __init__(self, operation: _Operation, bind: Callable[[Any], Any]) -> None:
+        self._operation = operation
+        self._bind = bind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        method = self._bind(self._operation.load())
+        setattr(self._owner, self._name, method)
+        return method.__get__(instance, owner)
+
+
+def _lazily(bind: F) -> F:
+    """The binder, for what stands for an operation too."""
+
+    @functools.wraps(bind)
+    def binder(build: Any) -> Any:
+        return _Method(build, bind) if isinstance(build, _Operation) else bind(build)
+
+    return cast(F, binder)
 
 
 class OfClient(Protocol):
@@ -73,6 +127,7 @@ class OfAsyncProcess(OfAsyncClient, Protocol):
         """The process's id."""
 
 
+@_lazily
 def client(build: Callable[P, Operation[S, A]]) -> Callable[Concatenate[OfClient, P], S]:
     """A method of a client."""
 
@@ -82,6 +137,7 @@ def client(build: Callable[P, Operation[S, A]]) -> Callable[Concatenate[OfClient
     return _documented(method, build, 0)
 
 
+@_lazily
 def async_client(build: Callable[P, Operation[S, A]]) -> Callable[Concatenate[OfAsyncClient, P], A]:
     """A method of an asynchronous client."""
 
@@ -91,6 +147,7 @@ def async_client(build: Callable[P, Operation[S, A]]) -> Callable[Concatenate[Of
     return _documented(method, build, 0)
 
 
+@_lazily
 def sandbox(build: Callable[Concatenate[str, P], Operation[S, A]]) -> Callable[Concatenate[OfSandbox, P], S]:
     """A method of a sandbox."""
 
@@ -100,6 +157,7 @@ def sandbox(build: Callable[Concatenate[str, P], Operation[S, A]]) -> Callable[C
     return _documented(method, build, 1)
 
 
+@_lazily
 def async_sandbox(
     build: Callable[Concatenate[str, P], Operation[S, A]],
 ) -> Callable[Concatenate[OfAsyncSandbox, P], A]:
@@ -111,6 +169,7 @@ def async_sandbox(
     return _documented(method, build, 1)
 
 
+@_lazily
 def process(
     build: Callable[Concatenate[str, int, P], Operation[S, A]],
 ) -> Callable[Concatenate[OfProcess, P], S]:
@@ -122,6 +181,7 @@ def process(
     return _documented(method, build, 2)
 
 
+@_lazily
 def async_process(
     build: Callable[Concatenate[str, int, P], Operation[S, A]],
 ) -> Callable[Concatenate[OfAsyncProcess, P], A]:

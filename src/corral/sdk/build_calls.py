@@ -11,7 +11,6 @@ from corral.protocol import builds as protocol
 from corral.protocol.base import Error
 from corral.protocol.catalog import TemplateInfo
 from corral.sdk import bridge
-from corral.sdk.calls import EVENTS, get, post, url
 from corral.sdk.operations import (
     AsyncTransport,
     Call,
@@ -27,6 +26,7 @@ from corral.sdk.operations import (
     parse,
     reply,
 )
+from corral.sdk.requests import EVENTS, get, post, url
 
 OnLine = Callable[[protocol.BuildLine], None]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from corral.protocol import egress
-from corral.sdk.calls import get, post, url
+from corral.protocol import egress, learning
 from corral.sdk.operations import Call, build, parse, reply
+from corral.sdk.requests import get, post, url
 
 
 def get_egress(ref: str) -> Call[list[egress.EgressRule]]:
@@ -29,6 +29,21 @@ def check_egress(ref: str, target: str, method: str = "GET") -> Call[egress.Egre
 def list_presets() -> Call[list[egress.Preset]]:
     """Lists of hosts that rules can name, each host with its purpose."""
     return Call(get(url("egress", "presets")), lambda body: parse(egress.PresetList, body).presets)
+
+
+def learn_egress(ref: str) -> Call[learning.LearnedPolicy]:
+    """Let a sandbox reach any public name at ports 443 and 80, and record which, until it is locked."""
+    return Call(post(url("sandboxes", ref, "egress", "learn")), reply(learning.LearnedPolicy))
+
+
+def lock_egress(ref: str, *, dry_run: bool = False) -> Call[learning.LearnedPolicy]:
+    """End learning: from now on it reaches what it has reached meanwhile, and what it could before. With `dry_run`, say
+    so and change nothing. Raises Conflict for one that does not learn.
+    """
+    body = build(learning.Lock, dry_run=dry_run)
+    return Call(
+        post(url("sandboxes", ref, "egress", "lock"), body, quick=False), reply(learning.LearnedPolicy)
+    )
 
 
 def _rules(body: bytes) -> list[egress.EgressRule]:

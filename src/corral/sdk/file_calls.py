@@ -5,8 +5,8 @@ from typing import Any
 
 from corral.protocol import files as protocol
 from corral.protocol.base import Done
-from corral.sdk.calls import EVENTS, url
 from corral.sdk.operations import Call, Content, Download, Event, Follow, Request, parse, reply
+from corral.sdk.requests import EVENTS, url
 
 Path = str | os.PathLike[str]
 

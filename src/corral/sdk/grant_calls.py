@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from corral.protocol import grants
-from corral.sdk.calls import get, post, url
 from corral.sdk.operations import Call, build, parse, reply
+from corral.sdk.requests import get, post, url
 
 
 def list_grants() -> Call[list[grants.GrantInfo]]:

@@ -9,7 +9,6 @@ from corral.errors import Conflict, DaemonUnreachable
 from corral.model.process import Stream
 from corral.protocol import processes as protocol
 from corral.protocol.base import Done
-from corral.sdk.calls import EVENTS, get, post, url
 from corral.sdk.operations import (
     AsyncTransport,
     Call,
@@ -23,6 +22,7 @@ from corral.sdk.operations import (
     raise_error_event,
     reply,
 )
+from corral.sdk.requests import EVENTS, get, post, url
 from corral.sdk.results import CommandResult, Output
 
 Command = str | Sequence[str]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from corral.protocol import rates as protocol
-from corral.sdk.calls import get, post, url
 from corral.sdk.operations import Call, build, reply
+from corral.sdk.requests import get, post, url
 
 Limits = Mapping[str, int | str | None]
 """`requests` and `tokens` in a minute, `calls` at a time: a number, None for no limit, `default` for the host's."""

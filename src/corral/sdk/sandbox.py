@@ -15,8 +15,9 @@ from corral.model.process import Stream
 from corral.model.sandbox import Isolation
 from corral.protocol.processes import ProcessInfo
 from corral.protocol.sandboxes import SandboxInfo
-from corral.sdk import binding, calls, file_calls, process_calls, trees
+from corral.sdk import binding, trees
 from corral.sdk.client import Client
+from corral.sdk.groups import audit_calls, file_calls, process_calls, sandbox_calls, secret_calls
 from corral.sdk.operations import OnProgress
 from corral.sdk.process_calls import Command, CommandOptions, Follower, FollowOutput
 from corral.sdk.results import CommandResult, Output
@@ -254,13 +255,13 @@ class Sandbox(SandboxState):
 
     exec = binding.sandbox(process_calls.exec_command)
     processes = binding.sandbox(process_calls.list_processes)
-    stats = binding.sandbox(calls.stats)
-    usage = binding.sandbox(calls.usage)
-    receipt = binding.sandbox(calls.receipt)
-    url = binding.sandbox(calls.get_url)
-    budget = binding.sandbox(calls.budget)
-    set_budget = binding.sandbox(calls.set_budget)
-    kill = binding.sandbox(calls.remove_sandbox)
+    stats = binding.sandbox(sandbox_calls.stats)
+    usage = binding.sandbox(sandbox_calls.usage)
+    receipt = binding.sandbox(audit_calls.receipt)
+    url = binding.sandbox(sandbox_calls.get_url)
+    budget = binding.sandbox(secret_calls.budget)
+    set_budget = binding.sandbox(secret_calls.set_budget)
+    kill = binding.sandbox(sandbox_calls.remove_sandbox)
 
     def spawn(
         self,

@@ -1,101 +1,124 @@
-"""The two thin transports: httpx2 over the unix socket or TCP, errors mapped, the daemon started where it may be."""
+"""The synchronous transport: urllib3 over the unix socket or TCP, errors mapped, the daemon started where it may be."""
 
-import asyncio
+import socket
+import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-import httpx2
-
-from corral.errors import CorralError, DaemonUnreachable, Forbidden, Timeout
-from corral.sdk import autostart
-from corral.sdk.operations import Content, Event, Request, failure
-from corral.sdk.settings import LOCAL_URL, Settings
-
-CONNECT_SECONDS = 10.0
-RETRY_PAUSES = (0.05, 0.3)
-"""Seconds before a GET that broke off is sent again."""
-_REMOTE_HINT = (
-    "check CORRAL_URL, and on its host that the daemon runs and listens there: `corral config get api.listen`"
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+    TimeoutError,
 )
-MAX_EVENT = 8 * 1024 * 1024
-_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=4.0)
+
+from corral.errors import DaemonUnreachable, Timeout
+from corral.sdk import autostart
+from corral.sdk.operations import Event, Request, failure
+from corral.sdk.settings import Settings
+from corral.sdk.target import CONNECT_SECONDS, KEPT_SECONDS, MAX_EVENT, RETRY_PAUSES, Target
+from corral.wire.sse import Decoder
+
+_KEPT = 32
+_WRITE_SECONDS = 60.0
+_CHUNK = 256 * 1024
+_NOT_CONNECTED = (NewConnectionError, ConnectTimeoutError, ProxyError, SSLError)
 
 
-class _Target:
-    """What both transports know of their daemon."""
+class _Aging(HTTPConnection):
+    """A connection that is made anew where nobody used it for long."""
 
-    def __init__(self, where: Settings) -> None:
-        self.where = where
-        self.base = LOCAL_URL if where.local else where.url
-        self.headers = {"authorization": f"Bearer {where.key}"} if where.key else {}
-        host = urlsplit(self.base).hostname or ""
-        self.trust_env = not (where.local or host == "localhost" or host.startswith("127.") or host == "::1")
+    _used = 0.0
 
-    def headers_of(self, request: Request) -> dict[str, str]:
-        headers = {**self.headers, "accept": request.accept}
-        if request.json:
-            headers["content-type"] = "application/json"
-        elif request.body is not None:
-            headers["content-type"] = "application/octet-stream"
-        return headers
+    @property
+    def is_connected(self) -> bool:
+        """Whether it may be used as it is."""
+        return time.monotonic() - self._used < KEPT_SECONDS and super().is_connected
 
-    def may_start(self, error: Exception) -> bool:
-        """Whether starting the daemon can help: nothing listens on this host's socket."""
-        return (
-            self.where.local
-            and self.where.autostart
-            and isinstance(error, httpx2.ConnectError)
-            and _absent(error)
-        )
+    def connect(self) -> None:
+        """Connect it; what is sent may wait longer than that."""
+        super().connect()
+        self.sock.settimeout(_WRITE_SECONDS)
 
-    def public(self, error: httpx2.TransportError) -> CorralError:
-        """The public error for a failed connection."""
-        where = str(self.where.socket) if self.where.local else self.where.url
-        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            if _cause(error, PermissionError):
-                return Forbidden(
-                    f"the socket {where} may not be used by this user", "run the command as root: sudo"
-                )
-            return DaemonUnreachable(
-                f"no daemon answers at {where}", None if self.where.local else _REMOTE_HINT
-            )
-        if isinstance(error, httpx2.ReadTimeout):
-            return Timeout(f"the daemon at {where} did not answer in time", "look at `corral daemon logs`")
-        return DaemonUnreachable(f"the connection to the daemon at {where} broke off")
+    def getresponse(self) -> Any:
+        """The answer to the last request."""
+        response = super().getresponse()
+        self._used = time.monotonic()
+        return response
 
 
-def _absent(error: BaseException) -> bool:
-    return _cause(error, FileNotFoundError) or _cause(error, ConnectionRefusedError)
+class _AgingTls(_Aging, HTTPSConnection):
+    pass
 
 
-def _cause(error: BaseException | None, kind: type[OSError]) -> bool:
-    while error is not None:
-        if isinstance(error, kind):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+class _Unix(_Aging):
+    def __init__(self, *args: Any, path: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._path = path
+
+    def _new_conn(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(CONNECT_SECONDS)
+            connection.connect(self._path)
+        except OSError as error:
+            connection.close()
+            raise NewConnectionError(self, str(error)) from error
+        return connection
 
 
-def _timeout(request: Request) -> httpx2.Timeout:
-    return httpx2.Timeout(connect=CONNECT_SECONDS, read=request.timeout, write=60.0, pool=None)
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Aging
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _AgingTls
+
+
+class _UnixPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Unix
+
+
+class _Body:
+    """What is sent in pieces. `failed`: what its source raised, which urllib3 would take for the connection's."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.failed: OSError | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._pieces
+        except OSError as error:
+            self.failed = error
+            raise
 
 
 class Transport:
-    """The synchronous one. Threads may share it."""
+    """Threads may share it."""
 
-    def __init__(self, where: Settings, transport: httpx2.BaseTransport | None = None) -> None:
-        self._target = target = _Target(where)
-        if transport is None and where.local:
-            transport = httpx2.HTTPTransport(uds=str(where.socket), limits=_LIMITS)
-        self._http = httpx2.Client(
-            base_url=target.base, transport=transport, limits=_LIMITS, trust_env=target.trust_env
-        )
+    def __init__(self, where: Settings) -> None:
+        self._target = Target(where)
+        self._urlopen: Callable[..., urllib3.BaseHTTPResponse]
+        self._close: Callable[[], None]
+        if where.local:
+            pool = _UnixPool("localhost", maxsize=_KEPT, path=str(where.socket))
+            self._urlopen, self._close, self._at = pool.urlopen, pool.close, ""
+        else:
+            remote = _remote(self._target)
+            self._urlopen, self._close, self._at = remote.urlopen, remote.clear, self._target.base
 
     def close(self) -> None:
         """Close its connections."""
-        self._http.close()
+        self._close()
 
     def fetch(self, request: Request) -> bytes:
         """The body of a successful answer."""
@@ -104,143 +127,81 @@ class Transport:
 
     def events(self, request: Request) -> Generator[Event, None, None]:
         """The events of a successful answer. Silence is a broken connection, since the daemon beats."""
+        decoder = Decoder(MAX_EVENT)
         try:
             with self._answer(request) as response:
-                for event in httpx2.EventSource(response, MAX_EVENT):
-                    yield Event(event.event, event.data)
+                for chunk in response.stream():
+                    for event in decoder.feed(chunk):
+                        yield Event(event.event, event.data)
         except Timeout as error:
             raise DaemonUnreachable(error.message, error.hint) from error
 
     def chunks(self, request: Request) -> Iterator[bytes]:
         """The body of a successful answer, as it comes."""
         with self._answer(request) as response:
-            yield from response.iter_bytes()
+            yield from response.stream(_CHUNK)
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
 
     @contextmanager
-    def _answer(self, request: Request) -> Iterator[httpx2.Response]:
+    def _answer(self, request: Request) -> Iterator[urllib3.BaseHTTPResponse]:
         try:
             response = self._send(request)
             try:
-                if not response.is_success:
-                    raise failure(response.status_code, response.read())
+                if not 200 <= response.status < 300:
+                    raise failure(response.status, response.read())
                 yield response
             finally:
                 response.close()
-        except httpx2.TransportError as error:
-            raise self._target.public(error) from error
+        except _NOT_CONNECTED as error:
+            raise self._target.not_connected(error) from error
+        except ReadTimeoutError as error:
+            raise self._target.silent() from error
+        except HTTPError as error:
+            raise self._target.broken() from error
 
-    def _send(self, request: Request) -> httpx2.Response:
-        prepared = self._http.build_request(
-            request.method,
-            request.path,
-            content=_sync_content(request.body),
-            headers=self._target.headers_of(request),
-            timeout=_timeout(request),
-        )
+    def _send(self, request: Request) -> urllib3.BaseHTTPResponse:
         pauses = list(RETRY_PAUSES) if request.repeatable else []
         started = False
+        body = request.body
+        pieces = None if body is None or isinstance(body, bytes) else _Body(cast(Iterable[bytes], body))
         while True:
             try:
-                return self._http.send(prepared, stream=True)
-            except httpx2.TransportError as error:
-                if not started and self._target.may_start(error):
+                return self._urlopen(
+                    request.method,
+                    self._at + request.path,
+                    body=pieces or body,
+                    headers=self._target.headers_of(request),
+                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.timeout),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+            except HTTPError as error:
+                if pieces is not None and pieces.failed is not None:
+                    raise pieces.failed from None
+                if not started and isinstance(error, NewConnectionError) and self._target.may_start(error):
                     started = True
                     autostart.ensure(self._target.where)
-                elif pauses and not isinstance(error, httpx2.TimeoutException):
+                elif pauses and not isinstance(error, TimeoutError):
                     time.sleep(pauses.pop(0))
                 else:
                     raise
 
 
-class AsyncTransport:
-    """The asynchronous one."""
+def _remote(target: Target) -> urllib3.PoolManager:
+    """By way of the proxy that the environment names for it, if any."""
+    proxy = None
+    if target.trust_env:
+        from urllib.request import getproxies, proxy_bypass
 
-    def __init__(self, where: Settings, transport: httpx2.AsyncBaseTransport | None = None) -> None:
-        self._target = target = _Target(where)
-        if transport is None and where.local:
-            transport = httpx2.AsyncHTTPTransport(uds=str(where.socket), limits=_LIMITS)
-        self._http = httpx2.AsyncClient(
-            base_url=target.base, transport=transport, limits=_LIMITS, trust_env=target.trust_env
-        )
-
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._http.aclose()
-
-    async def fetch(self, request: Request) -> bytes:
-        """The body of a successful answer."""
-        async with self._answer(request) as response:
-            return await response.aread()
-
-    async def events(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The events of a successful answer. Silence is a broken connection, since the daemon beats."""
-        try:
-            async with self._answer(request) as response:
-                async for event in httpx2.EventSource(response, MAX_EVENT):
-                    yield Event(event.event, event.data)
-        except Timeout as error:
-            raise DaemonUnreachable(error.message, error.hint) from error
-
-    async def chunks(self, request: Request) -> AsyncIterator[bytes]:
-        """The body of a successful answer, as it comes."""
-        async with self._answer(request) as response:
-            async for chunk in response.aiter_bytes():
-                yield chunk
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    @asynccontextmanager
-    async def _answer(self, request: Request) -> AsyncIterator[httpx2.Response]:
-        try:
-            response = await self._send(request)
-            try:
-                if not response.is_success:
-                    raise failure(response.status_code, await response.aread())
-                yield response
-            finally:
-                await response.aclose()
-        except httpx2.TransportError as error:
-            raise self._target.public(error) from error
-
-    async def _send(self, request: Request) -> httpx2.Response:
-        prepared = self._http.build_request(
-            request.method,
-            request.path,
-            content=_async_content(request.body),
-            headers=self._target.headers_of(request),
-            timeout=_timeout(request),
-        )
-        pauses = list(RETRY_PAUSES) if request.repeatable else []
-        started = False
-        while True:
-            try:
-                return await self._http.send(prepared, stream=True)
-            except httpx2.TransportError as error:
-                if not started and self._target.may_start(error):
-                    started = True
-                    await asyncio.to_thread(autostart.ensure, self._target.where)
-                elif pauses and not isinstance(error, httpx2.TimeoutException):
-                    await asyncio.sleep(pauses.pop(0))
-                else:
-                    raise
-
-
-def _sync_content(body: Content | None) -> Content | None:
-    return body
-
-
-def _async_content(body: Content | None) -> Content | None:
-    if body is None or isinstance(body, bytes) or hasattr(body, "__aiter__"):
-        return body
-    return _spread(body)  # type: ignore[arg-type]  # what is left is an Iterable
-
-
-async def _spread(chunks: "Iterator[bytes]") -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        yield chunk
+        parts = urlsplit(target.base)
+        if not proxy_bypass(parts.netloc):
+            proxies = getproxies()
+            proxy = proxies.get(parts.scheme) or proxies.get("all")
+    options: Any = {"maxsize": _KEPT, "ssl_context": ssl.create_default_context()}
+    manager = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+    return manager

@@ -20,7 +20,8 @@ def loaded(module: str) -> set[str]:
     [
         ("corral.gateway.main", {"corral.engine", "ctypes", "fastapi", "re2", "sqlalchemy", "starlette", "uvicorn"}),
         ("corral.daemon.main", {"aiohttp", "alembic", "dns", "genai_prices", "httpx2", "psycopg", "re2"}),
-        ("corral.cli.sandboxes", {"asyncio", "httpx2", "pydantic"}),
+        ("corral.cli.sandboxes", {"asyncio", "httpx2", "pydantic", "urllib3"}),
+        ("corral.sdk.client", {"aiohttp", "asyncio", "corral.protocol.sandboxes", "httpx2"}),
     ],
 )  # fmt: skip
 def test_a_process_starts_without_what_it_does_not_need(module: str, unneeded: set[str]) -> None:

@@ -14,8 +14,8 @@ from corral.model.grants import ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.route import Route
 from corral.model.secrets import Secret
-from corral.policy.budget import parse_dollars
 from corral.policy.egress import MODEL_HOSTS
+from corral.policy.money import parse_dollars
 from corral.policy.rules import parse_rule
 from corral.wire.link import Attach, GrantSpec
 

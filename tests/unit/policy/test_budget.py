@@ -17,11 +17,9 @@ from corral.policy.budget import (
     crossed,
     day_of,
     decide,
-    dollars,
     end_of,
     explain,
     more_to_lease,
-    parse_dollars,
     reached,
 )
 
@@ -125,34 +123,11 @@ def test_a_refusal_says_how_much_is_there_and_how_to_raise_it() -> None:
     assert (refusal.passing, daily.passing) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "micro"),
-    [("25", 25_000_000), ("$0.50", 500_000), ("0", 0), (" 1_000 ", 10**9), ("0.0000019", 1)],
-)
-def test_dollars_are_read(text: str, micro: int) -> None:
-    assert parse_dollars(text) == micro
-
-
-@pytest.mark.parametrize("text", ["", "-1", "many", "nan", "inf", "1e12", "1,5", "--"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
-    """A negative cap among it."""
-    with pytest.raises(InvalidInput):
-        parse_dollars(text)
-
-
 def test_caps_out_of_range_are_refused() -> None:
     assert (checked_cap(0), checked_cap(None)) == (0, None)
     for cap in (-1, 10**15 + 1):
         with pytest.raises(InvalidInput):
             checked_cap(cap)
-
-
-@pytest.mark.parametrize(
-    ("micro", "text"),
-    [(0, "$0.00"), (25_000_000, "$25.00"), (450, "$0.000450"), (10_001, "$0.02"), (10**12, "$1,000,000.00")],
-)
-def test_dollars_are_shown(micro: int, text: str) -> None:
-    assert dollars(micro) == text
 
 
 def test_a_lease_is_for_so_many_calls_and_filled_once_half_of_it_is_left() -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import shlex
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import httpx2
 import pytest
+import uvicorn
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.app import create_app
 from corral.cli.app import App
@@ -41,7 +41,7 @@ from corral.model.secrets import ApiKeyInfo, Identity, Provider, Secret, SecretF
 from corral.model.template import Assignment, Template, TemplateConfig
 from corral.model.usage import Tokens, UsageTotal
 from corral.sdk.client import AsyncClient, Client
-from corral.sdk.settings import settings
+from corral.sdk.settings import Settings
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TENANT = TenantId("default")
@@ -831,52 +831,29 @@ async def http(app: Any) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def served(one_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The application behind a unix socket, as the daemon serves it."""
+    path = tmp_path_factory.mktemp("served") / "api.sock"
+    server = uvicorn.Server(uvicorn.Config(one_app, uds=str(path), lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    yield Settings(data_dir=path.parent, socket=path, autostart=False)
+    server.should_exit = server.force_exit = True  # whoever still follows something
+    thread.join()
+
+
 @pytest.fixture
-async def async_client(app: Any) -> AsyncIterator[AsyncClient]:
-    where = settings(environ={"CORRAL_URL": "http://localhost:7070"})
-    async with AsyncClient(where=where, transport=httpx2.ASGITransport(app=app)) as client:
+async def async_client(app: Any, served: Settings) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(where=served) as client:
         yield client
 
 
-def over_unix_socket(app: ASGIApp) -> ASGIApp:
-    """`app` as a server on a unix socket calls it."""
-
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "server": ("/run/corral/api.sock", None)}, receive, send)
-
-    return served
-
-
-class BridgeTransport(httpx2.BaseTransport):
-    """An ASGI application for a synchronous client: the application runs in an event loop of another thread."""
-
-    def __init__(self, app: Any) -> None:
-        self._asgi = httpx2.ASGITransport(app=over_unix_socket(app))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        body = request.read()
-        copy = httpx2.Request(request.method, request.url, headers=request.headers, content=body)
-        answer: Future[httpx2.Response] = asyncio.run_coroutine_threadsafe(self._send(copy), self._loop)
-        return answer.result()
-
-    async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self._asgi.handle_async_request(request)
-        content = await response.aread()
-        return httpx2.Response(response.status_code, headers=response.headers, content=content)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 @pytest.fixture
-def client(app: Any) -> Iterator[Client]:
-    where = settings(environ={"CORRAL_URL": "http://localhost:7070"})
-    with Client(where=where, transport=BridgeTransport(app)) as client:
+def client(app: Any, served: Settings) -> Iterator[Client]:
+    with Client(where=served) as client:
         yield client
 
 

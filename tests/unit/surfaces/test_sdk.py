@@ -1,16 +1,21 @@
 """The SDK over the API: both clients, errors, streams that break."""
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 import corral as package
 from corral.errors import (
     CommandFailed,
     Conflict,
+    CorralError,
     DaemonUnreachable,
     InvalidInput,
     NotFound,
@@ -25,7 +30,7 @@ from corral.sdk.operations import Event, LongCall, Request, reply
 from corral.sdk.process_calls import RECONNECT_PAUSES, Follower
 from corral.sdk.results import CommandResult
 from corral.sdk.sandbox import Files, Process, Sandbox
-from corral.sdk.settings import settings
+from corral.sdk.settings import Settings, settings
 
 
 def test_a_sandbox_is_made_used_and_killed(client: Client, engine: Any) -> None:
@@ -270,46 +275,154 @@ def test_public_names_are_there_on_first_use() -> None:
         package.nothing  # noqa: B018  the access is the test
 
 
-def test_answers_that_are_none_of_ours_are_told() -> None:
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(502 if "health" in request.url.path else 200, text="<html>proxy</html>")
-
-    where = settings(environ={"CORRAL_URL": "http://localhost:1"})
-    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
-        with pytest.raises(UpstreamFailed, match="HTTP 502"):
-            client.health()
-        with pytest.raises(UpstreamFailed, match="not understood"):
-            client.list_sandboxes()
+Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes] | None]
 
 
-def test_only_gets_are_sent_again() -> None:
+@contextmanager
+def answering(answer: Answer, key: str = "") -> Iterator[Settings]:
+    """Where something answers that is no daemon. None: it ends the connection."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            found = answer(self)
+            if found is None:
+                self.close_connection = True
+                return
+            self.send_response(found[0])
+            self.send_header("Content-Length", str(len(found[1])))
+            self.end_headers()
+            self.wfile.write(found[1])
+
+        do_GET = do_POST = _answer  # noqa: N815  as BaseHTTPRequestHandler has them
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield settings(f"http://127.0.0.1:{server.server_port}", key, environ={})
+        finally:
+            server.shutdown()
+
+
+HEALTHY = b'{"status": "ok", "version": "1"}'
+
+
+async def both(where: Settings, ask: str, *args: object) -> list[object]:
+    """What each client says, or raises."""
+    found: list[object] = []
+    try:
+        with Client(where=where) as client:
+            found.append(await asyncio.to_thread(getattr(client, ask), *args))
+    except CorralError as error:
+        found.append(error)
+    try:
+        async with AsyncClient(where=where) as other:
+            found.append(await getattr(other, ask)(*args))
+    except CorralError as error:
+        found.append(error)
+    return found
+
+
+async def test_answers_that_are_none_of_ours_are_told() -> None:
+    with answering(lambda asked: (502 if "health" in asked.path else 200, b"<html>proxy</html>")) as where:
+        for error in await both(where, "health"):
+            assert isinstance(error, UpstreamFailed)
+            assert "HTTP 502" in error.message
+        for error in await both(where, "list_sandboxes"):
+            assert isinstance(error, UpstreamFailed)
+            assert "not understood" in error.message
+
+
+async def test_only_gets_are_sent_again() -> None:
     seen: list[str] = []
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(request.method)
-        if len(seen) < 3:
-            raise httpx2.ReadError("broken", request=request)
-        return httpx2.Response(200, json={"status": "ok", "version": "1"})
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes] | None:
+        seen.append(asked.command)
+        return None if len(seen) % 3 else (200, HEALTHY)
 
-    where = settings(environ={"CORRAL_URL": "http://localhost:1"})
-    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
-        assert client.health().version == "1"
-        assert seen == ["GET"] * 3
+    with answering(answer) as where:
+        assert [found.version for found in await both(where, "health")] == ["1", "1"]  # type: ignore[attr-defined]
+        assert seen == ["GET"] * 6
         seen.clear()
-        with pytest.raises(DaemonUnreachable):
-            client.pause_sandbox("box")
-        assert seen == ["POST"]
+        for error in await both(where, "pause_sandbox", "box"):
+            assert isinstance(error, DaemonUnreachable)
+        assert seen == ["POST"] * 2
 
 
-def test_the_key_goes_into_a_header_only() -> None:
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        assert request.headers["authorization"] == "Bearer sk-canary"
-        return httpx2.Response(200, json={"status": "ok", "version": "1"})
+async def test_the_key_goes_into_a_header_only() -> None:
+    seen: list[str | None] = []
 
-    where = settings(environ={"CORRAL_URL": "http://localhost:1", "CORRAL_API_KEY": "sk-canary"})
-    assert "canary" not in repr(where)
-    with Client(where=where, transport=httpx2.MockTransport(answer)) as client:
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        seen.append(asked.headers["authorization"])
+        assert "canary" not in asked.path
+        return 200, HEALTHY
+
+    with answering(answer, "sk-canary") as where:
+        assert "canary" not in repr(where)
+        await both(where, "health")
+    assert seen == ["Bearer sk-canary"] * 2
+
+
+async def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
+    remote = settings("http://127.0.0.1:9", environ={})
+    for where, hint in (
+        (remote, "CORRAL_URL"),
+        (Settings(tmp_path, tmp_path / "Api.sock", autostart=False), ""),
+    ):
+        for error in await both(where, "health"):
+            assert isinstance(error, DaemonUnreachable)
+            assert "no daemon answers at" in error.message
+            assert hint in error.hint
+
+
+async def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon ends it after a while: a request may be on its way just then, and may not be sent twice."""
+    ports: list[int] = []
+
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        ports.append(asked.client_address[1])
+        return 200, HEALTHY
+
+    with answering(answer) as where, Client(where=where) as client:
         client.health()
+        client.health()
+        assert len({*ports}) == 1
+        monkeypatch.setattr("corral.sdk.transport.KEPT_SECONDS", 0.0)
+        client.health()
+    assert len({*ports}) == 2
+
+
+def test_the_environments_proxy_is_used_for_a_daemon_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        asked.append(request.path)
+        return 200, HEALTHY
+
+    with answering(answer) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "near.invalid")
+        with Client("http://far.invalid:7070", "sk") as client:
+            assert client.health().version == "1"
+        with Client("http://near.invalid:7070", "sk") as client, pytest.raises(DaemonUnreachable):
+            client.health()
+    assert asked == ["http://far.invalid:7070/v1/health"]
+
+
+def test_a_source_that_fails_in_the_middle_is_told_as_it_is() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"x"
+        raise PermissionError("not this one")
+
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes] | None:
+        return None
+
+    with answering(answer) as where, Client(where=where) as client, pytest.raises(PermissionError):
+        client.import_template("made", pieces())
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:7070", "http://", "http://a:b"])
