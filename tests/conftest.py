@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import hypothesis
 import pytest
 
 from corral import Client
@@ -23,6 +24,12 @@ from corral.model.places import RUN_ROOT, instance_of
 from corral.sdk.settings import Settings, settings
 
 START_SECONDS = 60.0
+
+# How long a property's examples take says nothing on a machine that does other things beside.
+hypothesis.settings.register_profile(
+    "corral", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("corral")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

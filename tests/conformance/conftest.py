@@ -19,9 +19,9 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def e2b_env(shared_daemon: Daemon) -> Iterator[dict[str, str]]:
-    """Environment variables of a program that uses an SDK."""
+    """Environment variables of a program that uses an SDK. Of one module: those of others may listen elsewhere."""
     url = f"127.0.0.1:{free_port()}"
     with shared_daemon.client() as client:
         client.set_config("api.listen", url)

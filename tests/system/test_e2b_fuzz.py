@@ -54,7 +54,6 @@ _FIELDS = sorted({field.alias or name for shape in _SHAPES for name, field in sh
 _bodies = st.dictionaries(st.sampled_from(_FIELDS), _values, max_size=5) | _values
 _fuzz = settings(
     max_examples=40,
-    deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate],

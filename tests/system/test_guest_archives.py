@@ -114,7 +114,7 @@ def test_what_is_no_archive_is_told(tmp_path: Path, data: bytes) -> None:
 _GOOD = _archive(("é" * 80, b"1" * 700, {}), ("x", b"2", {"mtime": 1.5}), ("y", b"", {"size": 0}))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, len(_GOOD) - 1), st.integers(0, 255)), max_size=8),
     st.integers(100, 5000),

@@ -37,10 +37,10 @@ MAX_PROMPT = 128 * 1024
 class Request(BaseModel):
     """A request body. Unknown fields are refused: an option that is not understood is never dropped in silence."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-# `defer_build`: a client loads all shapes, and is told two or three.
+# `defer_build`: a client loads many shapes, and is told two or three.
 class Reply(BaseModel):
     """A response body. Clients ignore fields that they do not know, so that an older client talks to a newer daemon."""
 

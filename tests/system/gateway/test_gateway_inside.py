@@ -143,7 +143,7 @@ async def inside(tmp_path: Path, make_gateway: Any) -> AsyncIterator[Inside]:
 
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", handle)
-        runner = web.AppRunner(app, auto_decompress=False)
+        runner = web.AppRunner(app, auto_decompress=False, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server)
         await site.start()
@@ -334,7 +334,7 @@ async def test_a_server_is_shown_a_certificate(inside: Inside, tmp_path: Path) -
 
     app = web.Application()
     app.router.add_get("/", told)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=wanted).start()
     inside.server = runner.addresses[0][1]

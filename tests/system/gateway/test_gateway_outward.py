@@ -94,7 +94,7 @@ async def outward(tmp_path: Path, make_gateway: Any) -> AsyncIterator[Outward]:
                 found.seen.append((str(request.remote), dict(request.headers)))
                 return web.Response(text="hello")
 
-            runner = web.AppRunner(app := web.Application())
+            runner = web.AppRunner(app := web.Application(), shutdown_timeout=0.1)
             app.router.add_route("*", "/{path:.*}", handle)
             await runner.setup()
             await web.SockSite(runner, sock, ssl_context=context).start()

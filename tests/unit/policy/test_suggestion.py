@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.model.project import Project, listening, parse_project
@@ -111,7 +111,6 @@ def test_what_debian_has_of_a_compose_file_is_one_template_and_services() -> Non
     assert services["db"].ready == listening(5432)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200) | _JSON.map(json.dumps))
 @example("services: {a: &a {image: *a}}")
 @example("&a services: [*a]")

@@ -151,9 +151,7 @@ def test_targets_that_are_none(tmp_path: Path, target: str) -> None:
 
 
 @given(st.binary(max_size=3000), st.integers(0, 600))
-@hypothesis_settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@hypothesis_settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_give_a_result_or_a_public_error(tmp_path: Path, noise: bytes, at: int) -> None:
     good = archive(("d", None), ("d/f", b"x" * 100))
     with contextlib.suppress(CorralError):

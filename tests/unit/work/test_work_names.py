@@ -40,7 +40,7 @@ def test_no_branches(name: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_git_accepts_every_branch_that_is_accepted(name: str) -> None:
     if is_branch(name):
         subprocess.run(["git", "check-ref-format", f"refs/heads/{name}"], check=True)
