@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.certificates import make_certificate
 from tests.conformance.conftest import free_port
 from tests.faraway import PRIVATE, PROXY, RESOLVER, SERVER, Far, Resolver, SocksProxy, far_host
-from tests.system.gateway.test_gateway_egress import make_certificate
 from tests.traces import wait_for
 
 from corral import Sandbox

@@ -19,8 +19,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.certificates import make_certificate
 from tests.conftest import Daemon
-from tests.system.gateway.test_gateway_egress import make_certificate
 from tests.system.gateway.test_gateway_http2 import serving
 
 from corral import Client, Sandbox

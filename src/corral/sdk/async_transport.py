@@ -1,6 +1,7 @@
 """The asynchronous transport: aiohttp over the unix socket or TCP, errors mapped, the daemon started where it may be."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -60,16 +61,21 @@ class AsyncTransport:
     @property
     def _session(self) -> aiohttp.ClientSession:
         if self._made is None:
-            where = self._target.where
             self._made = aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(str(where.socket), limit=0, keepalive_timeout=KEPT_SECONDS)
-                if where.local
-                else aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS),
+                connector=self._connector(),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=self._target.trust_env,
                 read_bufsize=_READ_BUFFER,
             )
         return self._made
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        where = self._target.where
+        if where.local:
+            return aiohttp.UnixConnector(str(where.socket), limit=0, keepalive_timeout=KEPT_SECONDS)
+        # aiohttp's own is of the time when it was loaded: with other authorities, it may be.
+        trust = ssl.create_default_context() if where.url.startswith("https:") else True
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS, ssl=trust)
 
     @asynccontextmanager
     async def _answer(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -1,5 +1,6 @@
 """What both transports know of their daemon: its address, what requests carry, and what failures mean."""
 
+import ssl
 from urllib.parse import urlsplit
 
 from corral import __version__
@@ -50,6 +51,11 @@ class Target:
         if _cause(error, PermissionError):
             return Forbidden(
                 f"the socket {self} may not be used by this user", "run the command as root: sudo"
+            )
+        if _cause(error, ssl.SSLCertVerificationError):
+            return DaemonUnreachable(
+                f"the certificate of {self} is not one that this machine trusts",
+                "name a file with its authority: SSL_CERT_FILE=PATH",
             )
         hint = None if self.where.local else _REMOTE_HINT
         return DaemonUnreachable(f"no daemon answers at {self}", hint)

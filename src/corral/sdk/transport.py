@@ -1,12 +1,11 @@
 """The synchronous transport: urllib3 over the unix socket or TCP, errors mapped, the daemon started where it may be."""
 
 import socket
-import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -19,8 +18,9 @@ from urllib3.exceptions import (
     SSLError,
     TimeoutError,
 )
+from urllib3.util import parse_url
 
-from corral.errors import DaemonUnreachable, Timeout
+from corral.errors import DaemonUnreachable, InvalidInput, Timeout
 from corral.sdk import autostart
 from corral.sdk.operations import Event, Request, failure
 from corral.sdk.settings import Settings
@@ -192,16 +192,31 @@ class Transport:
 
 
 def _remote(target: Target) -> urllib3.PoolManager:
-    """By way of the proxy that the environment names for it, if any."""
-    proxy = None
-    if target.trust_env:
-        from urllib.request import getproxies, proxy_bypass
-
-        parts = urlsplit(target.base)
-        if not proxy_bypass(parts.netloc):
-            proxies = getproxies()
-            proxy = proxies.get(parts.scheme) or proxies.get("all")
-    options: Any = {"maxsize": _KEPT, "ssl_context": ssl.create_default_context()}
-    manager = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+    proxy = _proxy(target.base) if target.trust_env else None
+    if proxy is None:
+        manager = urllib3.PoolManager(maxsize=_KEPT)
+    else:
+        auth = parse_url(proxy).auth
+        headers = urllib3.make_headers(proxy_basic_auth=unquote(auth)) if auth else None
+        manager = urllib3.ProxyManager(proxy, proxy_headers=headers, maxsize=_KEPT)
     manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
     return manager
+
+
+def _proxy(base: str) -> str | None:
+    """The proxy that the environment names for an address. Raises InvalidInput for one that cannot be used."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(base)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc):
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if urlsplit(proxy).scheme not in ("http", "https"):
+        raise InvalidInput(
+            f"the environment's proxy for {base} is none of HTTP",
+            f"set {parts.scheme}_proxy to one, or no_proxy={parts.hostname}",
+        )
+    return proxy

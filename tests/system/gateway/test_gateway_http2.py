@@ -16,7 +16,7 @@ from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from tests.system.gateway.test_gateway_egress import make_certificate
+from tests.certificates import make_certificate
 from tests.system.gateway.test_gateway_inside import HOST, NAME, SECRET, Inside
 from tests.system.gateway.test_gateway_inside import inside as inside
 

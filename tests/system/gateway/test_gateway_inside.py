@@ -21,8 +21,9 @@ import pytest
 import zstandard
 from aiohttp import web
 from cryptography import x509
+from tests.certificates import make_certificate
 from tests.system.gateway.conftest import loopback_listeners
-from tests.system.gateway.test_gateway_egress import hello, make_certificate
+from tests.system.gateway.test_gateway_egress import hello
 from yarl import URL
 
 from corral.daemon.authority import load_authority

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.certificates import make_certificate
 from tests.faraway import NEAR, PRIVATE, PROXY, RESOLVER, SERVER, Far, Resolver, SocksProxy, far_host
 from tests.system.gateway.conftest import Bed, BoxEnd, loopback_listeners
-from tests.system.gateway.test_gateway_egress import hello, make_certificate
+from tests.system.gateway.test_gateway_egress import hello
 
 from corral.daemon.authority import load_authority
 from corral.engine.ports import Listener

@@ -1,7 +1,9 @@
 """The SDK over the API: both clients, errors, streams that break."""
 
 import asyncio
+import base64
 import inspect
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import make_certificate
 
 import corral as package
 from corral.errors import (
@@ -279,7 +282,7 @@ Answer = Callable[[BaseHTTPRequestHandler], tuple[int, bytes] | None]
 
 
 @contextmanager
-def answering(answer: Answer, key: str = "") -> Iterator[Settings]:
+def answering(answer: Answer, key: str = "", tls: ssl.SSLContext | None = None) -> Iterator[Settings]:
     """Where something answers that is no daemon. None: it ends the connection."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -301,9 +304,12 @@ def answering(answer: Answer, key: str = "") -> Iterator[Settings]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever).start()
         try:
-            yield settings(f"http://127.0.0.1:{server.server_port}", key, environ={})
+            scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
+            yield settings(f"{scheme}://{host}:{server.server_port}", key, environ={})
         finally:
             server.shutdown()
 
@@ -379,6 +385,25 @@ async def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
             assert hint in error.hint
 
 
+async def test_only_a_certificate_that_this_machine_trusts_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        asked.append(request.headers["authorization"])
+        return 200, HEALTHY
+
+    context, authority = make_certificate(tmp_path, ["localhost"])
+    with answering(answer, "sk-canary", context) as where:
+        for error in await both(where, "health"):
+            assert isinstance(error, DaemonUnreachable)
+            assert "SSL_CERT_FILE" in error.hint
+        assert asked == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        assert [found.version for found in await both(where, "health")] == ["1", "1"]  # type: ignore[attr-defined]
+
+
 async def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon ends it after a while: a request may be on its way just then, and may not be sent twice."""
     ports: list[int] = []
@@ -397,20 +422,26 @@ async def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_environments_proxy_is_used_for_a_daemon_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, str | None]] = []
 
     def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
-        asked.append(request.path)
+        asked.append((request.path, request.headers["proxy-authorization"]))
         return 200, HEALTHY
 
     with answering(answer) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url)
+        place = proxy.url.removeprefix("http://")
         monkeypatch.setenv("no_proxy", "near.invalid")
-        with Client("http://far.invalid:7070", "sk") as client:
-            assert client.health().version == "1"
+        for named in (place, f"http://me:a%40b@{place}"):
+            monkeypatch.setenv("http_proxy", named)
+            with Client("http://far.invalid:7070", "sk") as client:
+                assert client.health().version == "1"
         with Client("http://near.invalid:7070", "sk") as client, pytest.raises(DaemonUnreachable):
             client.health()
-    assert asked == ["http://far.invalid:7070/v1/health"]
+    url, credentials = "http://far.invalid:7070/v1/health", base64.b64encode(b"me:a@b").decode()
+    assert asked == [(url, None), (url, f"Basic {credentials}")]
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(InvalidInput, match="proxy"):
+        Client("http://far.invalid:7070", "sk")
 
 
 def test_a_source_that_fails_in_the_middle_is_told_as_it_is() -> None:
