@@ -76,14 +76,22 @@ class _Unix(_Aging):
 
 
 class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Aging
+    """Ends the connections that it does not keep without a word, which urllib3 would say to the user of many threads."""
+
+    ConnectionCls: Any = _Aging
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None and self.pool is not None and self.pool.full():
+            conn.close()
+        else:
+            super()._put_conn(conn)
 
 
-class _TlsPool(urllib3.HTTPSConnectionPool):
+class _TlsPool(_Pool, urllib3.HTTPSConnectionPool):
     ConnectionCls = _AgingTls
 
 
-class _UnixPool(urllib3.HTTPConnectionPool):
+class _UnixPool(_Pool):
     ConnectionCls = _Unix
 
 

@@ -6,6 +6,7 @@ import inspect
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -419,6 +420,19 @@ async def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("corral.sdk.transport.KEPT_SECONDS", 0.0)
         client.health()
     assert len({*ports}) == 2
+
+
+def test_many_threads_are_served_at_once_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    all_there = threading.Barrier(50)
+
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        all_there.wait(30)
+        return 200, HEALTHY
+
+    with answering(answer) as where, Client(where=where) as client, ThreadPoolExecutor(50) as pool:
+        versions = [asked.result().version for asked in [pool.submit(client.health) for _ in range(50)]]
+    assert versions == ["1"] * 50
+    assert caplog.records == []
 
 
 def test_the_environments_proxy_is_used_for_a_daemon_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
