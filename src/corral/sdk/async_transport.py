@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -24,8 +25,16 @@ class AsyncTransport:
     """Belongs to the event loop that first uses it."""
 
     def __init__(self, where: Settings) -> None:
-        self._target = Target(where)
         self._made: aiohttp.ClientSession | None = None
+        self._target = Target(where)
+
+    def __del__(self) -> None:
+        """Close what nobody closed, with Python's own warning of it, in place of aiohttp's log."""
+        session = self._made
+        if session is not None and (connector := session.connector) is not None:
+            warnings.warn("an asynchronous client was not closed", ResourceWarning, stacklevel=2, source=self)
+            session.detach()
+            connector.close()
 
     async def close(self) -> None:
         """Close its connections."""

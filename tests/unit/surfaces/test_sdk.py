@@ -4,6 +4,8 @@ import asyncio
 import base64
 import inspect
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -420,6 +422,19 @@ async def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("corral.sdk.transport.KEPT_SECONDS", 0.0)
         client.health()
     assert len({*ports}) == 2
+
+
+def test_a_client_that_nobody_closes_says_nothing(app: Any, served: Settings) -> None:
+    code = f"""
+import asyncio
+from corral import AsyncClient
+from corral.sdk.settings import Settings
+async def ask():
+    print(await AsyncClient(where=Settings({str(served.data_dir)!r}, {str(served.socket)!r})).list_sandboxes())
+asyncio.run(ask())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_many_threads_are_served_at_once_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
