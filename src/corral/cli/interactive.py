@@ -7,11 +7,12 @@ What the process does decides when the command ends: input that never ends holds
 
 import os
 import queue
+import select
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from corral.cli import terminal
@@ -23,7 +24,8 @@ from corral.protocol.processes import ProcessInfo
 if TYPE_CHECKING:
     from corral.sdk.client import Client
 
-READ = 64 * 1024
+_PIECE = 1024 * 1024
+"""Bytes of input that one request carries: a request for each pipe's fill would take four times as long."""
 
 
 class Session:
@@ -125,10 +127,18 @@ class Session:
 
 
 def _read() -> bytes:
+    """What is there now; nothing at its end."""
     try:
-        return os.read(0, READ)
+        data = os.read(0, _PIECE)
     except OSError:
         return b""
+    with suppress(OSError):
+        while data and len(data) < _PIECE and not os.isatty(0) and select.select([0], [], [], 0)[0]:
+            more = os.read(0, _PIECE - len(data))
+            if not more:
+                break
+            data += more
+    return data
 
 
 def _write(fd: int, data: bytes) -> None:
