@@ -23,7 +23,7 @@ from corral import Client
 from corral.model.places import RUN_ROOT, instance_of
 from corral.sdk.settings import Settings, settings
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 # How long a property's examples take says nothing on a machine that does other things beside.
 hypothesis.settings.register_profile(
@@ -162,9 +162,15 @@ class Daemon:
         if process is None:
             return
         process.send_signal(number)
-        process.wait(30)
-        if process.stderr is not None:
-            process.stderr.close()
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            process.kill()  # or whoever comes next would meet it
+            process.wait()
+            raise
+        finally:
+            if process.stderr is not None:
+                process.stderr.close()
 
     def cli(self, *args: str, check: bool = True, **options: object) -> "subprocess.CompletedProcess[str]":
         """Run `corral ARGS`. `options` go to subprocess.run."""

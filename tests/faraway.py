@@ -18,12 +18,16 @@ from tests.traces import wait_for
 
 from corral.host import namespaces, netlink
 
-NEAR = IPv4Interface("45.45.45.1/24")
-PROXY, SERVER, RESOLVER = "45.45.45.2", "45.45.45.3", "45.45.45.4"
+_LANE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Tests that run side by side have networks of their own."""
+NEAR = IPv4Interface(f"45.45.{45 + _LANE}.1/24")
+PROXY, SERVER, RESOLVER = (f"45.45.{45 + _LANE}.{host}" for host in (2, 3, 4))
 """Addresses there."""
-PRIVATE = "10.45.45.2"
+PRIVATE = f"10.45.{45 + _LANE}.2"
 """A private one there."""
-_NAME, _INDEX, _LOOPBACK, _PEER = "corral-far", 9045, 1, 2
+LOOPBACK = f"127.45.{45 + _LANE}.1"
+"""One of this host's own."""
+_NAME, _INDEX, _LOOPBACK, _PEER = f"corral-far{_LANE}", 9045 + _LANE, 1, 2
 
 
 @dataclass
@@ -62,7 +66,7 @@ def far_host() -> Iterator[Far]:
                 [
                     netlink.add_veth(_NAME, _INDEX, "eth0", _PEER, fd),
                     netlink.put_address(_INDEX, NEAR),
-                    netlink.put_address(_INDEX, IPv4Interface("10.45.45.1/24")),
+                    netlink.put_address(_INDEX, IPv4Interface(f"10.45.{45 + _LANE}.1/24")),
                     netlink.set_up(_INDEX),
                 ],
             )

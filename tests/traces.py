@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Daemon
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 _LASTING = {"alembic_version", "installation", "tenants", "usage", "audit", "past"}
 """Tables of what outlives everything: the installation itself, and history."""
 _LIVE = {"approvals": "status = 'pending'", "balances": "reserved <> 0"}

@@ -182,7 +182,7 @@ input()
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_ten_thousand_connections_keep_nobody_else_out(arena: "Range", thief: Sandbox, peers: Peers) -> None:
     """G-339, G-340: what one sandbox holds open is bounded, and another is served meanwhile."""
     port = peers[0].server_address[1]

@@ -16,7 +16,7 @@ from corral.errors import CorralError
 if TYPE_CHECKING:
     from tests.attack.conftest import Range
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 MIB = 1024 * 1024
 PIDS = 128

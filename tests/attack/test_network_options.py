@@ -15,7 +15,18 @@ import httpx2
 import pytest
 from tests.certificates import make_certificate
 from tests.conformance.conftest import free_port
-from tests.faraway import PRIVATE, PROXY, RESOLVER, SERVER, Far, Resolver, SocksProxy, far_host
+from tests.faraway import (
+    LOOPBACK,
+    NEAR,
+    PRIVATE,
+    PROXY,
+    RESOLVER,
+    SERVER,
+    Far,
+    Resolver,
+    SocksProxy,
+    far_host,
+)
 from tests.traces import wait_for
 
 from corral import Sandbox
@@ -26,7 +37,7 @@ if TYPE_CHECKING:
     from tests.attack.conftest import Range
     from tests.conftest import Daemon
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 HOST = "host.corral"
 WORD = "canary-Proxy/Word+That=StaysOnTheHost0123"
@@ -218,7 +229,7 @@ def test_a_proxy_of_ones_own_leads_nowhere_else(way: Way) -> None:
             str(PROXY),
             "127.0.0.1",
             "169.254.169.254",
-            "10.45.45.2",
+            PRIVATE,
         ):
             assert fetch(box, name) != 0
     assert way.proxy.asked[:1] == [(SERVER, 443)]
@@ -239,7 +250,7 @@ def test_a_proxy_of_ones_own_leads_nowhere_else(way: Way) -> None:
     assert len(way.proxy.asked) == asked
 
 
-@pytest.mark.parametrize("address", [PRIVATE, "45.45.45.1"])
+@pytest.mark.parametrize("address", [PRIVATE, str(NEAR.ip)], ids=["private", "near"])
 def test_no_proxy_or_resolver_is_in_the_hosts_network(way: Way, address: str) -> None:
     """G-63 to G-65: neither named by its address nor by a name that leads there; and what is there hears nothing."""
     near = Far(namespaces.own_netns_fd())
@@ -281,7 +292,7 @@ def test_a_resolver_of_ones_own_cannot_rebind(way: Way) -> None:
         server.settimeout(30)
         fetch(box, "good.example.test")
         server.accept()[0].close()
-        for address in ("127.0.0.1", "169.254.169.254", "10.45.45.2", "45.45.45.1"):
+        for address in ("127.0.0.1", "169.254.169.254", PRIVATE, str(NEAR.ip)):
             names["good.example.test"] = [address]
             assert fetch(box, "good.example.test") != 0
     kept = way.e2b.arena.client.denials
@@ -293,13 +304,13 @@ def test_a_resolver_of_ones_own_cannot_rebind(way: Way) -> None:
 
 def test_bare_addresses_of_an_open_sandbox_are_public_ones(e2b: E2b) -> None:
     """G-50, G-54, G-63 to G-66: what it may reach is the internet: over TLS without a name too, but nothing of the host's."""
-    box, shut = e2b.box(denyOut=["45.45.45.4"]), e2b.box(denyOut=["0.0.0.0/0"])
+    box, shut = e2b.box(denyOut=[RESOLVER]), e2b.box(denyOut=["0.0.0.0/0"])
     near = Far(namespaces.own_netns_fd())
     with ExitStack() as stack:
         far = stack.enter_context(far_host())
         public, denied = far.listen(SERVER, 443), far.listen(RESOLVER, 443)
-        private, own = far.listen(PRIVATE, 443), near.listen("45.45.45.1", 443)
-        loopback = near.listen("127.45.45.1", 443)
+        private, own = far.listen(PRIVATE, 443), near.listen(str(NEAR.ip), 443)
+        loopback = near.listen(LOOPBACK, 443)
         for sock in (public, denied, private, own, loopback):
             stack.enter_context(sock).settimeout(1)
         for sock in (denied, private, own, loopback):

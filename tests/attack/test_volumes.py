@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.attack.conftest import Range
 
 __all__ = ["remote"]
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 MIB = 1024 * 1024
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from tests.conftest import Daemon
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

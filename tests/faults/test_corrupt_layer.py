@@ -13,7 +13,7 @@ from corral.errors import HostError
 from corral.host import btrfs
 from corral.protocol.catalog import Check
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 BOX, MADE = "box", "made"
 MARK = os.urandom(1024)

@@ -14,7 +14,7 @@ from tests.traces import wait_for
 from corral import Client
 from corral.model.lifecycle import State
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 _APPEND = "dd if=/dev/zero of=/fill bs=1M count={} oflag=append conv=notrunc,fsync"
 WRITE = f"while {_APPEND.format(1)}; do sleep 0.05; done"

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.root,
     # Clients whose daemon is killed under them leave their connections to the collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.timeout(36_000 if os.environ.get("CORRAL_POINTS") else 240),
+    pytest.mark.timeout(36_000 if os.environ.get("CORRAL_POINTS") else 600),
 ]
 
 POINTS = os.environ.get("CORRAL_POINTS", "1")

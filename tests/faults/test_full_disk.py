@@ -17,7 +17,7 @@ from tests.traces import settled, traces, wait_for
 
 from corral.errors import DiskFull, HostError
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 MIB = 1024 * 1024
 

@@ -26,7 +26,7 @@ from corral.errors import Conflict, CorralError, NotFound
 from corral.host.programs import search_path
 from corral.model.lifecycle import State
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 POINTS = int(os.environ.get("CORRAL_KILL_POINTS", "20"))
 SEED = os.environ.get("CORRAL_KILL_SEED", "1")

@@ -14,7 +14,7 @@ from tests.traces import wait_for
 
 from corral.model.lifecycle import State
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 BOX, OTHER = "box", "other"
 

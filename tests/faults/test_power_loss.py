@@ -22,7 +22,7 @@ from corral.model.lifecycle import State
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Clients whose daemon goes under them leave their connections to the collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

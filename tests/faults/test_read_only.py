@@ -13,7 +13,7 @@ from corral.errors import HostError
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

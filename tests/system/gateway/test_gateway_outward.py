@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.certificates import make_certificate
-from tests.faraway import NEAR, PRIVATE, PROXY, RESOLVER, SERVER, Far, Resolver, SocksProxy, far_host
+from tests.faraway import (
+    LOOPBACK,
+    NEAR,
+    PRIVATE,
+    PROXY,
+    RESOLVER,
+    SERVER,
+    Far,
+    Resolver,
+    SocksProxy,
+    far_host,
+)
 from tests.system.gateway.conftest import Bed, BoxEnd, loopback_listeners
 from tests.system.gateway.test_gateway_egress import hello
 
@@ -221,7 +232,7 @@ async def test_a_server_of_names_leads_into_no_private_range(outward: Outward, a
     assert (await outward.bed.audit("tls", "denied")).reason in ("address-not-allowed", "unresolved")
 
 
-@pytest.mark.parametrize("address", ["127.45.45.1", PRIVATE, str(NEAR.ip)])
+@pytest.mark.parametrize("address", [LOOPBACK, PRIVATE, str(NEAR.ip)], ids=["loopback", "private", "near"])
 async def test_neither_is_where_it_may_not_be(outward: Outward, address: str) -> None:
     """G-63 to G-65: a proxy and a resolver are reached as any destination is, also by a name that leads elsewhere."""
     outward.resolver.answers["proxy.example.test"] = [address]

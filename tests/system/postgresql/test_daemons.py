@@ -20,7 +20,7 @@ from corral import Client
 from corral.errors import Conflict, UpstreamFailed
 from corral.model.lifecycle import State
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 REQUEST = json.dumps(
     {
