@@ -33,14 +33,17 @@ hypothesis.settings.load_profile("corral")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on real sandboxes is run again once where it fails, and named: a busy machine may have been too slow for it.
+    """What runs on real sandboxes and servers is run again where it fails, twice at most, and named: a busy machine may have
+    been too slow for it.
 
-    Not so attacks: one that succeeds once is a hole, and one that fails once shows nothing. Nor units, which depend on
-    nothing outside of themselves.
+    Of attacks only those that were out of time: one that succeeds once is a hole, and one that fails once shows nothing.
+    Units not at all, which depend on nothing outside of themselves.
     """
     for item in items:
-        if item.get_closest_marker("root") and not {"attack", "removals"} & set(item.path.parts):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        if {"attack", "removals"} & set(item.path.parts):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["Timeout"]))
+        elif "unit" not in item.path.parts:
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
