@@ -230,15 +230,16 @@ def shared_daemon() -> Iterator[Daemon]:
         pytest.skip("needs root")
     data = data_directory()
     data.mkdir(parents=True, exist_ok=True)
-    config = data / "config.json"
-    if not config.exists():
-        config.write_text('{"gateway.workers": 1}')  # on any machine: tests look for "the" gateway
+    # Nothing of a run that was killed; and on any machine one worker: tests look for "the" gateway.
+    (data / "config.json").write_text('{"gateway.workers": 1}')
     daemon = Daemon(data)
     daemon.start()
     try:
         open_special_ranges(daemon)
         daemon.remove_all()
         with daemon.client() as client:
+            for secret in client.list_secrets():
+                client.remove_secret(secret.name)
             client.build_template("base")
         yield daemon
         daemon.remove_all()

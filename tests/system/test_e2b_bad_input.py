@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -326,6 +326,19 @@ def test_names_that_are_not_text(served: Served) -> None:
 _RAW = {"content-type": "application/octet-stream"}
 
 
+@pytest.fixture(scope="module", params=["container", pytest.param("gvisor", marks=pytest.mark.gvisor)])
+def guest(served: Served, shared_daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A sandbox of each isolation."""
+    with shared_daemon.client() as client:
+        client.set_config("e2b.isolation", request.param)
+        try:
+            made = served.call("POST", "/v2/sandboxes", json={"templateID": "base", "timeout": 600}).json()
+        finally:
+            client.set_config("e2b.isolation", "")
+    yield replace(served, sandbox=made["sandboxID"], token=made["envdAccessToken"])
+    served.call("DELETE", f"/sandboxes/{made['sandboxID']}")
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -337,12 +350,10 @@ _RAW = {"content-type": "application/octet-stream"}
         ({"content-type": "multipart/form-data; boundary=x"}, 400),
     ],
 )
-def test_uploads_that_are_refused_change_nothing(
-    served: Served, headers: dict[str, str], status: int
-) -> None:
-    answer = served.box("POST", "/files?path=never", content=b"not gzip, no form", headers=headers)
+def test_uploads_that_are_refused_change_nothing(guest: Served, headers: dict[str, str], status: int) -> None:
+    answer = guest.box("POST", "/files?path=never", content=b"not gzip, no form", headers=headers)
     assert answer.status_code == status
-    assert served.box("GET", "/files?path=never").status_code == 404
+    assert guest.box("GET", "/files?path=never").status_code == 404
 
 
 def test_signatures(served: Served) -> None:

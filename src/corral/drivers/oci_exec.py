@@ -23,9 +23,12 @@ def run_inside(runtime: Runtime, sandbox: SandboxId) -> Run:
         if user != "0:0":
             raise InternalError(f"a runtime's exec was asked to run as {user}")
         async with process.stream(runtime.exec_command(sandbox, argv), timeout=_SECONDS) as child:
-            async with asyncio.TaskGroup() as group:
-                output = group.create_task(_collect(child))
-                await _feed(child, data)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    output = group.create_task(_collect(child))
+                    await _feed(child, data)
+            except ExceptionGroup as failures:  # such as the refusal of what is uploaded
+                raise failures.exceptions[0] from None
             done = await child.wait()
         return done.exit_code, output.result(), done.stderr
 
