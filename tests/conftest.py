@@ -24,6 +24,8 @@ from corral.model.places import RUN_ROOT, instance_of
 from corral.sdk.settings import Settings, settings
 
 START_SECONDS = 180.0
+LANE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Which of the tests that run side by side these are."""
 
 # How long a property's examples take says nothing on a machine that does other things beside.
 hypothesis.settings.register_profile(
@@ -54,13 +56,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def data_directory() -> Path:
-    """The tests' data directory, in each of pytest-xdist's workers another one; CORRAL_TEST_DATA names another one too, so
+    """The tests' data directory, in each lane another one; CORRAL_TEST_DATA names another one too, so
     that two runs can go side by side.
     """
     cache = Path(os.environ.get("CORRAL_CACHE_DIR") or Path.home() / ".cache" / "corral")
     own = Path(os.environ.get("CORRAL_TEST_DATA") or cache / "test-data")
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    return own if worker == "0" else own.with_name(f"{own.name}-{worker}")
+    return own.with_name(f"{own.name}-{LANE}") if LANE else own
 
 
 @dataclass

@@ -14,20 +14,20 @@ from ipaddress import IPv4Interface, ip_address
 
 import dns.message
 import dns.rrset
+from tests.conftest import LANE
 from tests.traces import wait_for
 
 from corral.host import namespaces, netlink
 
-_LANE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-"""Tests that run side by side have networks of their own."""
-NEAR = IPv4Interface(f"45.45.{45 + _LANE}.1/24")
-PROXY, SERVER, RESOLVER = (f"45.45.{45 + _LANE}.{host}" for host in (2, 3, 4))
+# Tests that run side by side have networks of their own.
+NEAR = IPv4Interface(f"45.45.{45 + LANE}.1/24")
+PROXY, SERVER, RESOLVER = (f"45.45.{45 + LANE}.{host}" for host in (2, 3, 4))
 """Addresses there."""
-PRIVATE = f"10.45.{45 + _LANE}.2"
+PRIVATE = f"10.45.{45 + LANE}.2"
 """A private one there."""
-LOOPBACK = f"127.45.{45 + _LANE}.1"
+LOOPBACK = f"127.45.{45 + LANE}.1"
 """One of this host's own."""
-_NAME, _INDEX, _LOOPBACK, _PEER = f"corral-far{_LANE}", 9045 + _LANE, 1, 2
+_NAME, _INDEX, _LOOPBACK, _PEER = f"corral-far{LANE}", 9045 + LANE, 1, 2
 
 
 @dataclass
@@ -66,7 +66,7 @@ def far_host() -> Iterator[Far]:
                 [
                     netlink.add_veth(_NAME, _INDEX, "eth0", _PEER, fd),
                     netlink.put_address(_INDEX, NEAR),
-                    netlink.put_address(_INDEX, IPv4Interface(f"10.45.{45 + _LANE}.1/24")),
+                    netlink.put_address(_INDEX, IPv4Interface(f"10.45.{45 + LANE}.1/24")),
                     netlink.set_up(_INDEX),
                 ],
             )

@@ -198,6 +198,20 @@ class InternalError(CorralError):
     default_hint = "this is a defect: report it with the output of `corral daemon logs`"
 
 
+def first_of(failures: ExceptionGroup[Exception], kind: type[Exception] = CorralError) -> Exception:
+    """The failure to tell of those that a group of tasks ended with, the others having been cancelled or following from it:
+    one of `kind`, if any.
+    """
+    found: BaseException = failures.subgroup(kind) or failures
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return (
+        found
+        if isinstance(found, Exception)
+        else InternalError(f"{type(found).__name__} in a group of tasks")
+    )
+
+
 def all_errors() -> dict[str, type[CorralError]]:
     """Every error class by its code, for clients that map a body back to a class."""
     found: dict[str, type[CorralError]] = {}

@@ -117,9 +117,8 @@ def cli() -> None:
 def main(args: list[str] | None = None, obj: Any = None) -> None:
     """The console entry point: runs the command and exits with its code."""
     gc.set_threshold(50_000)  # what is loaded at the start is no garbage
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "__all__"
-    )  # it would look through all that is installed
+    # For plugins it would look through all that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.exit(run(args, obj))
 
 

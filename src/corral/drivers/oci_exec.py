@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from corral.drivers.execfiles import Run
-from corral.errors import InternalError
+from corral.errors import InternalError, first_of
 from corral.host import process
 from corral.model.ids import SandboxId
 from corral.oci.runtime import Runtime
@@ -28,7 +28,7 @@ def run_inside(runtime: Runtime, sandbox: SandboxId) -> Run:
                     output = group.create_task(_collect(child))
                     await _feed(child, data)
             except ExceptionGroup as failures:  # such as the refusal of what is uploaded
-                raise failures.exceptions[0] from None
+                raise first_of(failures) from None
             done = await child.wait()
         return done.exit_code, output.result(), done.stderr
 

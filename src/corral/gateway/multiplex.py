@@ -13,7 +13,7 @@ from functools import partial
 from aiohttp import hdrs
 from h2.errors import ErrorCodes
 
-from corral.errors import CorralError, Forbidden, InvalidInput
+from corral.errors import CorralError, Forbidden, InvalidInput, first_of
 from corral.gateway import exchange, framing
 from corral.gateway.box import Box
 from corral.gateway.buffered import Buffered, TooManyBytesError
@@ -184,7 +184,7 @@ class Multiplexed(Connection):
                 async with asyncio.TaskGroup() as group:
                     await self._exchange(group, stream, head, call, buffered)
         except ExceptionGroup as failures:
-            raise self._stopped(_first(failures), allowed) from None
+            raise self._stopped(first_of(failures, LeakError), allowed) from None
 
     async def _exchange(
         self, group: asyncio.TaskGroup, stream: Stream, head: Head, call: Call, buffered: Buffered
@@ -372,11 +372,3 @@ def _is_for(request: http2.Request, allowed: Allowed) -> bool:
         return split_authority(authority, allowed.port) == (allowed.host, allowed.port)
     except (InvalidInput, UnicodeDecodeError):
         return False
-
-
-def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    """The failure that the others follow from."""
-    found: BaseException = failures.subgroup(LeakError) or failures
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found if isinstance(found, Exception) else failures

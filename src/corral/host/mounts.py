@@ -134,12 +134,13 @@ def open_mounted(path: Path) -> int | None:
     """A file system's root that is mounted at `path`, opened (O_PATH), which the caller closes; it stays whole where it is
     unmounted afterwards. None where none is.
     """
-    if not is_mounted(path):
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if os.fstat(fd).st_dev != path.parent.stat().st_dev:
         return fd
-    os.close(fd)  # unmounted since
+    os.close(fd)
     return None
 
 

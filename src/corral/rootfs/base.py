@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.request import getproxies_environment
 
 from corral.engine.ports import Progress
-from corral.errors import CorralError, DiskFull, HostError, Unsupported, UpstreamFailed
+from corral.errors import CorralError, DiskFull, HostError, Unsupported, UpstreamFailed, first_of
 from corral.host import mounts, process
 from corral.host.programs import find_program
 from corral.host.threads import in_thread
@@ -69,16 +69,8 @@ async def build_base(store: RootStore, index: LayerIndex, progress: Progress) ->
             )
     except ExceptionGroup as failures:
         # The group's other task was cancelled: there is one cause, or two of equal worth.
-        raise _first_public(failures) from failures
+        raise first_of(failures) from failures
     return debian.result(), node.result()
-
-
-def _first_public(failures: ExceptionGroup[Exception]) -> Exception:
-    public = failures.subgroup(CorralError)
-    first: BaseException = public or failures
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first if isinstance(first, Exception) else failures
 
 
 async def _layer(store: RootStore, index: LayerIndex, key: str, fill: Fill) -> LayerDigest:
