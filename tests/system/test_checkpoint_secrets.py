@@ -2,13 +2,15 @@
 
 import base64
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Daemon
+from tests.system.test_oci_images import Registry, archive
+from tests.system.test_oci_images import registry as registry
 from tests.traces import settled, traces
 
 from corral import Client, Sandbox
@@ -183,6 +185,39 @@ def test_an_archive_with_a_secret_is_not_imported(
         client.import_template("built", iter([archive]))
         client.remove_template("built")
         settled(daemon, before)
+    finally:
+        client.remove_secret("anthropic")
+
+
+@pytest.mark.parametrize(
+    ("content", "environment", "found"),
+    [
+        (KEY, "A=1", "secret anthropic in /srv/key"),
+        ("x", f"KEY={KEY}", "secret anthropic in environment variable KEY"),
+    ],
+)
+def test_a_pulled_image_with_a_secret_is_not_used(
+    daemon: Daemon, client: Client, registry: Registry, content: str, environment: str, found: str
+) -> None:
+    """Neither as a template nor as what one is built from."""
+    layers = [archive(("srv/key", content.encode()))]
+    reference = registry.push(f"keyed-{len(content)}", layers, {"Env": [environment]})
+    pulls: tuple[Callable[[], object], ...] = (
+        lambda: client.build_template("image", name="pulled", image=reference),
+        lambda: client.build_template_from("pulled", dockerfile=f"FROM {reference}\n"),
+    )
+    client.put_secret("anthropic", KEY, base_url="https://models.example")
+    before = traces(daemon)
+    try:
+        for pull in pulls:
+            with pytest.raises(Forbidden) as refused:
+                pull()
+            assert found in refused.value.message
+            assert KEY not in refused.value.message
+            settled(daemon, before)
+        client.rotate_secret("anthropic", "another-key-0123456789")
+        client.build_template("image", name="pulled", image=reference)
+        client.remove_template("pulled")
     finally:
         client.remove_secret("anthropic")
 
