@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import hypothesis
 import pytest
+from tests.tenants import Remote, listening, remove_all
 
 from corral import Client
 from corral.model.places import RUN_ROOT, instance_of
@@ -198,12 +199,7 @@ class Daemon:
     def remove_all(self) -> None:
         """Remove all of its pools, sandboxes and volumes."""
         with self.client() as client:
-            for pool in client.list_pools():
-                client.remove_pool(pool.template, pool.isolation)
-            for sandbox in client.list_sandboxes():
-                client.remove_sandbox(sandbox.id)
-            for volume in client.list_volumes():
-                client.remove_volume(volume.id)
+            remove_all(client)
 
 
 def _answers(path: Path) -> bool:
@@ -230,22 +226,48 @@ def shared_daemon() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     data = data_directory()
-    data.mkdir(parents=True, exist_ok=True)
-    # Nothing of a run that was killed; and on any machine one worker: tests look for "the" gateway.
-    (data / "config.json").write_text('{"gateway.workers": 1}')
     daemon = Daemon(data)
+    unfinished = data / "unfinished"
+    if unfinished.exists():
+        _forget(daemon)
+    data.mkdir(parents=True, exist_ok=True)
+    unfinished.touch()
+    # On any machine one worker: tests look for "the" gateway.
+    (data / "config.json").write_text('{"gateway.workers": 1}')
     daemon.start()
     try:
         open_special_ranges(daemon)
         daemon.remove_all()
         with daemon.client() as client:
-            for secret in client.list_secrets():
-                client.remove_secret(secret.name)
             client.build_template("base")
         yield daemon
         daemon.remove_all()
+        with daemon.client() as client:
+            for secret in client.list_secrets():
+                client.remove_secret(secret.name)
     finally:
         daemon.stop()
+    unfinished.unlink()
+
+
+def _forget(daemon: Daemon) -> None:
+    """Remove all that a run left that was killed, which may be anything: budgets, prices, what another tenant had."""
+    (daemon.data / "config.json").unlink(missing_ok=True)
+    daemon.start()
+    try:
+        daemon.remove_all()
+        with listening(daemon):
+            pass
+    finally:
+        daemon.discard()
+    shutil.rmtree(daemon.data)
+
+
+@pytest.fixture(scope="module")
+def remote(shared_daemon: Daemon) -> Iterator[Remote]:
+    """The shared daemon over TCP."""
+    with listening(shared_daemon) as remote:
+        yield remote
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.system.test_tcp_api import Remote, remote
+from tests.tenants import Remote
 from tests.traces import settled, traces, wait_for
 
 from corral import Client, Sandbox
@@ -18,7 +18,6 @@ from corral.errors import CorralError, InvalidInput, NotFound
 if TYPE_CHECKING:
     from tests.attack.conftest import Range
 
-__all__ = ["remote"]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 MIB = 1024 * 1024
 

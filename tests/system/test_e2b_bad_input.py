@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.conftest import Daemon
-from tests.system.test_tcp_api import _add_key
+from tests.tenants import Remote
 from tests.traces import wait_for
 
 from corral import Sandbox
@@ -80,33 +80,18 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(shared_daemon: Daemon) -> Iterator[Served]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    daemon = shared_daemon
-    key = str(json.loads(daemon.cli("key", "create", "test", "--json").stdout)["key"])
-    daemon.cli("config", "set", "api.listen", address)
-    daemon.stop()
-    daemon.start()
-    made: dict[str, Any] = {}
-    try:
-        made = httpx2.post(
-            f"http://{address}/v2/sandboxes",
-            json={"templateID": "base", "timeout": 600},
-            headers={"x-api-key": key},
-            timeout=120,
-            trust_env=False,
-        ).json()
-        yield Served(
-            f"http://{address}", key, _add_key(daemon, "acme"), made["sandboxID"], made["envdAccessToken"]
-        )
-    finally:
-        with suppress(KeyError, httpx2.HTTPError):
-            url = f"http://{address}/sandboxes/{made['sandboxID']}"
-            httpx2.delete(url, headers={"x-api-key": key}, trust_env=False)
-        daemon.cli("config", "set", "api.listen", "")
-        daemon.stop()
-        daemon.start()
+def served(remote: Remote) -> Iterator[Served]:
+    headers = {"x-api-key": remote.key}
+    made: dict[str, Any] = httpx2.post(
+        f"{remote.url}/v2/sandboxes",
+        json={"templateID": "base", "timeout": 600},
+        headers=headers,
+        timeout=120,
+        trust_env=False,
+    ).json()
+    yield Served(remote.url, remote.key, remote.other, made["sandboxID"], made["envdAccessToken"])
+    with suppress(httpx2.HTTPError):
+        httpx2.delete(f"{remote.url}/sandboxes/{made['sandboxID']}", headers=headers, trust_env=False)
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "e2b_" + "0" * 40, "x" * 5000])
