@@ -1,7 +1,9 @@
 """What a sandbox did is on record, and stays there when it is gone."""
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.conftest import Daemon
 from tests.traces import wait_for
 
 from corral import Client, Sandbox
-from corral.errors import NotFound
+from corral.errors import InvalidInput, NotFound
 
 pytestmark = pytest.mark.root
 
@@ -49,6 +51,26 @@ def test_a_receipt_outlives_its_sandbox(daemon: Daemon, client: Client, tmp_path
     assert client.receipt(box.id).work == gone.work
     with pytest.raises(NotFound):
         client.receipt("never-there")
+
+
+def test_a_receipt_is_forgotten_after_its_days(daemon: Daemon, client: Client) -> None:
+    old, new = (Sandbox.create(client=client, name=name) for name in ("long-gone", "just-gone"))
+    for box in (old, new):
+        box.kill()
+    with closing(sqlite3.connect(daemon.data / "corral.db", timeout=30)) as database, database:
+        three_days = 3 * 86_400 * 1_000_000
+        database.execute("UPDATE past SET ended_at = ended_at - ? WHERE sandbox = ?", (three_days, old.id))
+    with pytest.raises(InvalidInput):
+        client.set_config("receipts.keep", "36501")
+    assert client.receipt(old.id).sandbox == old.id
+    daemon.cli("config", "set", "receipts.keep", "2")
+    try:
+        with pytest.raises(NotFound):
+            client.receipt(old.id)
+        assert client.receipt("just-gone").sandbox == new.id
+        assert daemon.cli("audit", "--verify").stdout.startswith("sound:")
+    finally:
+        client.set_config("receipts.keep", "none")
 
 
 def test_a_sandbox_that_does_not_answer_can_be_removed_all_the_same(

@@ -32,6 +32,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_MAX_DAYS = 36_500
 
 
 def usual_workers() -> int:
@@ -55,7 +56,8 @@ class Config:
     the URL that is told of approvals, empty for none. `asking`: whose model calls wait for more money.
     The last ones say what sandboxes may take of the host (`rules`); sizes in bytes, None for not counted or no bound.
     `checkpoints_keep` and `checkpoints_size`: how many checkpoints of a project are kept, and of how many bytes.
-    `audit_keep`: days for which audit records stay in the database, None for ever.
+    `audit_keep`: days for which audit records stay in the database, None for ever; `receipts_keep`: those for
+    which a sandbox that is gone is remembered.
     `requests`, `tokens`: model calls and tokens of a sandbox in a minute, None for no limit.
     `models`: patterns of models that may run in any sandbox; `aliases`: `ASKED=SENT`, for all sandboxes.
     The ones that begin with `git` say what holds for pushes of all sandboxes.
@@ -93,6 +95,7 @@ class Config:
     checkpoints_keep: int | None = None
     checkpoints_size: int | None = None
     audit_keep: int | None = None
+    receipts_keep: int | None = None
     idle_pause: float = 0.0
     idle_stop: float = 0.0
     pressure_action: str = "pause"
@@ -297,8 +300,8 @@ def _size(name: str, default: int | None) -> Callable[[Any], int | None]:
     return parse
 
 
-def _count(name: str) -> Callable[[Any], int | None]:
-    number = _number(name, 0, 1_000_000)
+def _count(name: str, most: int = 1_000_000) -> Callable[[Any], int | None]:
+    number = _number(name, 0, most)
     return lambda value: None if str(value).strip().lower() in ("none", "default", "") else number(value)
 
 
@@ -408,7 +411,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "pressure.idle": ("pressure_idle", _time("pressure.idle", 600.0)),
     "checkpoints.keep": ("checkpoints_keep", _count("checkpoints.keep")),
     "checkpoints.size": ("checkpoints_size", _size("checkpoints.size", None)),
-    "audit.keep": ("audit_keep", _count("audit.keep")),
+    "audit.keep": ("audit_keep", _count("audit.keep", _MAX_DAYS)),
+    "receipts.keep": ("receipts_keep", _count("receipts.keep", _MAX_DAYS)),
     "tenant.memory": ("tenant_memory", _size("tenant.memory", None)),
     "approvals.deadline": ("approval_limit", _number("approvals.deadline", DEFAULT_LIMIT, MAX_DEADLINE)),
     "approvals.unattended": (
@@ -430,6 +434,7 @@ _NONE = (
     "checkpoints.keep",
     "checkpoints.size",
     "audit.keep",
+    "receipts.keep",
 )
 _SHOWN: dict[str, Callable[[Any], Any]] = {"budget.sandbox": _budget_text, **dict.fromkeys(_NONE, _or_none)}
 

@@ -329,7 +329,14 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         call_forge=client.call_forge,
     )
 
-    audit = AuditLog(store, registry, repos.summarise, clock, lambda: config.value.audit_keep)
+    audit = AuditLog(
+        store,
+        registry,
+        repos.summarise,
+        clock,
+        lambda: config.value.audit_keep,
+        lambda: config.value.receipts_keep,
+    )
     projects = Projects(
         layers=layers,
         templates=templates,
@@ -498,6 +505,8 @@ async def _build(cls: type[Daemon], places: Places, stack: AsyncExitStack) -> Da
         await store.audit(DEFAULT_TENANT, None, "config.set", config.told(key))
         if key == "audit.keep":
             await audit.archive()
+        elif key == "receipts.keep":
+            await audit.forget_receipts()
 
     async def sandbox_token(sandbox: SandboxId) -> Secret:
         # Not of the form of any grant's id, so no grant has this token.

@@ -31,11 +31,15 @@ class AuditLog:
         summarise: Callable[[Sandbox], Awaitable[Work]],
         clock: Clock,
         keep: Callable[[], int | None],
+        keep_receipts: Callable[[], int | None],
     ) -> None:
-        """`keep`: days for which records stay in the database, None for ever."""
+        """`keep`: days for which records stay in the database, None for ever; `keep_receipts`: the same of what is kept of
+        sandboxes that are gone.
+        """
         self._store = store
         self._clock = clock
         self._keep = keep
+        self._keep_receipts = keep_receipts
         self._registry = registry
         self._summarise = summarise
 
@@ -61,19 +65,37 @@ class AuditLog:
         days = self._keep()
         if days is None:
             return
-        midnight = self._clock.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         try:
-            moved = await self._store.archive_audit(midnight - timedelta(days=days))
+            moved = await self._store.archive_audit(self._days_ago(days))
         except (CorralError, OSError) as error:
             log.error("audit records could not be moved into files: %s", error)
         else:
             if moved:
                 log.info("%d audit records were moved into files", moved)
 
+    async def forget_receipts(self) -> None:
+        """Forget the sandboxes that have been gone for longer than their receipts are to be kept. What is wrong is logged."""
+        days = self._keep_receipts()
+        if days is None:
+            return
+        try:
+            forgotten = await self._store.forget_receipts(self._days_ago(days))
+        except CorralError as error:
+            log.error("receipts could not be forgotten: %s", error)
+        else:
+            if forgotten:
+                log.info("the receipts of %d sandboxes were forgotten", forgotten)
+
+    def _days_ago(self, days: int) -> datetime:
+        """The begin of that day."""
+        midnight = self._clock.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight - timedelta(days=days)
+
     async def keep_short(self) -> None:
-        """Do that from time to time; runs until cancelled."""
+        """Do both from time to time; runs until cancelled."""
         while True:
             await self.archive()
+            await self.forget_receipts()
             await asyncio.sleep(ARCHIVE_SECONDS)
 
     async def receipt(self, tenant: TenantId, ref: str) -> Receipt:

@@ -6,6 +6,7 @@ leaves all of it or nothing.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -106,6 +107,12 @@ def settle(
         detail["cap"] = str(cap)
     given = {name: text for name, text in detail.items() if text}
     audit.append(db, keys, at, approval.tenant, approval.sandbox, f"approval.{approval.status}", given)
+
+
+def forget(db: Connection, gone: Sequence[str]) -> None:
+    """Forget the questions of sandboxes that are gone, but for those whose answer still holds for others."""
+    holding = select(_permissions.c.approval)
+    db.execute(delete(_table).where(_table.c.sandbox.in_(gone), _table.c.id.not_in(holding)))
 
 
 def _answer(approval: Approval) -> dict[str, Any]:

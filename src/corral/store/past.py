@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, desc, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, desc, insert, or_, select, update
 
 from corral.model.ids import TenantId
 from corral.model.receipt import Past, Work
-from corral.store import schema
+from corral.store import approvals, schema
 from corral.store.codec import decode
 from corral.wire.codec import encode
 
@@ -47,6 +47,15 @@ def find(db: Connection, tenant: TenantId, ref: str) -> Past | None:
     )
     row = db.execute(query.limit(1)).first()
     return None if row is None else decode(Past, row.document)
+
+
+def forget(db: Connection, before: datetime, limit: int) -> int:
+    """Forget up to `limit` sandboxes that were gone before that time, with their calls, accounts and approvals; how many."""
+    gone = db.scalars(select(_table.c.sandbox).where(_table.c.ended_at < before).limit(limit)).all()
+    approvals.forget(db, gone)
+    for column in (schema.usage.c.sandbox, schema.balances.c.subject, _table.c.sandbox):
+        db.execute(delete(column.table).where(column.in_(gone)))
+    return len(gone)
 
 
 def end(db: Connection, past: Past, at: datetime) -> None:

@@ -41,6 +41,9 @@ from corral.store.auditlog import AuditChain
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
 
+_FORGET_AT_ONCE = 500
+"""Receipts that are forgotten in one transaction, for whose end others wait."""
+
 
 def _now() -> datetime:
     return datetime.now(UTC)
@@ -406,6 +409,15 @@ class SqlStore:
     async def past_sandbox(self, tenant: TenantId, ref: str) -> Past | None:
         """A sandbox as it is remembered, by id, or the last one that had that name."""
         return await self._database.run(past.find, tenant, ref)
+
+    async def forget_receipts(self, before: datetime) -> int:
+        """Forget what is kept of sandboxes that were gone before that time; how many. Their tenants' accounts and the audit
+        log stay.
+        """
+        total = 0
+        while forgotten := await self._database.run(past.forget, before, _FORGET_AT_ONCE):
+            total += forgotten
+        return total
 
     async def verify_audit(self) -> AuditCheck:
         """Check the whole audit log, and the parts of it that were moved into files. Other calls go on meanwhile; what

@@ -19,6 +19,7 @@ from corral.engine.fingerprint import fingerprint
 from corral.engine.keys import ApiKeys
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
 from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
+from corral.model.approval import Approval, ApprovalId, Kind, Permission, Question, Scope, Status
 from corral.model.budget import Outcome, Reservation, Settlement
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.grants import Alias, Grant, ModelRules, TenantModels
@@ -29,6 +30,7 @@ from corral.model.secrets import Identity, Provider, Secret
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, Usage, UsageTotal
 from corral.store import schema
+from corral.store import store as store_module
 from corral.store.database import Database
 from corral.store.store import SqlStore
 from corral.store.templates import KEPT_ASSIGNMENTS
@@ -229,6 +231,49 @@ async def test_removal_takes_the_grant_and_leaves_the_usage(store: SqlStore) -> 
     with pytest.raises(NotFound):
         await store.grant_of(box.id)
     assert [total.calls for total in await store.usage(box.id)] == [1]
+
+
+async def test_sandboxes_that_are_long_gone_are_forgotten_with_what_is_only_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_FORGET_AT_ONCE", 2)
+    now = NOW
+    store = await open_store(tmp_path, now=lambda: now)
+    await store.add_template(a_template())
+    boxes = [replace(a_sandbox(number, f"box-{number}"), state=State.STOPPED) for number in range(1, 6)]
+    for box in boxes:
+        await store.add_sandbox(box, a_grant(box))
+        await record(store, a_usage(sandbox=box.id))
+        for scope in (Scope.ONCE, Scope.ALWAYS):
+            id = ApprovalId(f"{box.id[-1]}{scope.value}")
+            question = Question(Kind.HOST, "a host", (), 60)
+            asked = Approval(
+                id, DEFAULT_TENANT, box.id, box.spec.name, question, NOW, NOW, Status.ALLOWED, scope
+            )
+            await store.add_approval(asked)
+            if scope is Scope.ALWAYS:
+                await store.settle_approval(
+                    asked, Permission(id, DEFAULT_TENANT, None, Kind.HOST, "example.com", None)
+                )
+    for box in boxes[:4]:  # one is still there
+        await store.remove_sandbox(box.id)
+        now += timedelta(days=1)
+    total = (await store.balances(DEFAULT_TENANT, None, None))[0].spent
+
+    assert await store.forget_receipts(NOW + timedelta(days=2, hours=1)) == 3
+    assert await store.forget_receipts(NOW + timedelta(days=2, hours=1)) == 0
+
+    for box in boxes:
+        there = box not in boxes[:3]
+        assert [total.calls for total in await store.usage(box.id)] == [1] * there
+        assert (await store.balances(DEFAULT_TENANT, box.id, None))[0].spent == 7 * there
+        assert len(await store.approvals(DEFAULT_TENANT, box.id)) == 1 + there
+        remembered = await store.past_sandbox(DEFAULT_TENANT, box.id)
+        assert (remembered is not None) == (box is boxes[3])
+    assert len(await store.permissions()) == 5
+    assert (await store.balances(DEFAULT_TENANT, None, None))[0].spent == total == 35
+    assert (await store.verify_audit()).fault == ""
+    await store.close()
 
 
 # templates

@@ -240,6 +240,10 @@ class Store(Protocol):
     ) -> list[AuditEntry]:
         """Up to `limit` records of a tenant, or of one of its sandboxes, with numbers above `after`, in order."""
 
+    async def forget_receipts(self, before: datetime) -> int:
+        """Forget what is kept of sandboxes that were gone before that time; how many. Their tenants' accounts and the audit
+        log stay."""
+
     async def archive_audit(self, before: datetime) -> int:
         """Move audit records from before that time into files, but for the very last one; how many. Raises HostError for
         a log that was altered."""
