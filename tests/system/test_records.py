@@ -87,6 +87,22 @@ def test_a_sandbox_that_does_not_answer_can_be_removed_all_the_same(
     assert client.receipt("stuck").work is None
 
 
+def test_what_a_sandbox_may_reach_and_spend_is_on_record(daemon: Daemon, client: Client) -> None:
+    """G-322: from its making on, rule by rule, by whatever API."""
+    box = Sandbox.create(client=client, name="ruled", allow=("one.example.com",), budget=2_000_000)
+    daemon.cli("egress", "allow", "ruled", "two.example.com:8443")
+    client.change_egress(box.id, deny=["three.example.com"], remove=["one.example.com"])
+    told = [(entry.kind, entry.detail) for entry in client.read_audit("ruled")]
+    for _, detail in told:
+        assert detail.pop("actor") == "this host"
+    assert [item for item in told if item[0] in ("egress.changed", "budget.set")] == [
+        ("budget.set", {"window": "total", "cap": "2000000"}),
+        ("egress.changed", {"allow": "two.example.com:8443"}),
+        ("egress.changed", {"deny": "three.example.com", "remove": "one.example.com"}),
+    ]
+    box.kill()
+
+
 def test_settings_of_the_host_are_on_record(daemon: Daemon, client: Client) -> None:
     """G-322; a webhook's path may be a credential."""
     begun = datetime.now(UTC)

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from corral.engine.granted import capped
 from corral.engine.ports import Store
 from corral.engine.registry import Registry
 from corral.errors import CorralError
+from corral.model.audit import AuditItem
 from corral.model.budget import (
     Balance,
     Drawn,
@@ -122,9 +124,8 @@ class Budgets:
     async def clear_for_sandbox(self, tenant: TenantId, ref: str, window: Window) -> list[Balance]:
         """Give a sandbox the host's default cap again."""
         sandbox = self._registry.find(tenant, ref).id
-        await self._store.clear_cap(tenant, sandbox, window)
+        await self._store.set_caps(tenant, sandbox, {}, (window,), capped(tenant, sandbox, window, "default"))
         await self._take_back(sandbox)
-        await self._audit_change(tenant, sandbox, window, "default")
         return await self.of_sandbox(tenant, sandbox)
 
     async def set_for_tenant(self, tenant: TenantId, window: Window, cap: int | None) -> list[Balance]:
@@ -144,30 +145,25 @@ class Budgets:
         InvalidInput.
         """
         sandbox = None if ref is None else self._registry.find(tenant, ref).id
-        for rate, limit in limits.items():
-            if isinstance(limit, str):
-                await self._store.clear_cap(tenant, sandbox, rate)
-            else:
-                await self._store.set_cap(tenant, sandbox, rate, checked_rate(limit))
-        await self._take_back(sandbox)
+        given: dict[Window | Rate, int | None] = {
+            rate: checked_rate(limit) for rate, limit in limits.items() if not isinstance(limit, str)
+        }
+        cleared = [rate for rate in limits if rate not in given]
         detail = {rate.value: str(limit) for rate, limit in limits.items()}
-        await self._store.audit(tenant, sandbox, "rate.set", detail)
+        record = AuditItem(tenant, sandbox, "rate.set", detail)
+        await self._store.set_caps(tenant, sandbox, given, cleared, record)
+        await self._take_back(sandbox)
         return await self.rates_of(tenant, ref)
 
     async def _set(
         self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
     ) -> None:
         checked_cap(cap)
-        await self._store.set_cap(tenant, sandbox, window, cap)
+        record = capped(tenant, sandbox, window, cap)
+        await self._store.set_caps(tenant, sandbox, {window: cap}, record=record)
         await self._take_back(sandbox)
-        await self._audit_change(tenant, sandbox, window, "none" if cap is None else str(cap))
 
     async def _take_back(self, sandbox: SandboxId | None) -> None:
         """Let no call go on by what was leased before a change."""
         if self._recall is not None:
             await self._recall(sandbox)
-
-    async def _audit_change(
-        self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: str
-    ) -> None:
-        await self._store.audit(tenant, sandbox, "budget.set", {"window": window.value, "cap": cap})

@@ -9,6 +9,7 @@ from coolname import generate_slug
 
 from corral.engine.activity import Activity
 from corral.engine.admission import Admission, QueueWish
+from corral.engine.granted import capped
 from corral.engine.hooks import Hooks
 from corral.engine.plan import CreateRequest, build_spec, checked
 from corral.engine.ports import Clock, Driver, Store
@@ -166,8 +167,7 @@ class Creation:
             grant = await self._admit(spec, template, request)
             try:
                 self._volumes.require(spec.tenant, spec.volumes)
-                if request.budget is not None:
-                    await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
+                await self._cap(spec, request)
                 await self._running.bring_up(
                     spec, template, grant, await self._suspension.saved_of(template, grant)
                 )
@@ -185,6 +185,11 @@ class Creation:
                 await asyncio.shield(self._running.discard(spec.id))
                 raise
         return sandbox
+
+    async def _cap(self, spec: SandboxSpec, request: CreateRequest) -> None:
+        if (cap := request.budget) is not None:
+            record = capped(spec.tenant, spec.id, Window.TOTAL, cap)
+            await self._store.set_caps(spec.tenant, spec.id, {Window.TOTAL: cap}, record=record)
 
     async def _check_money(self, tenant: TenantId, request: CreateRequest) -> None:
         """What can make no model call any more is not begun."""
@@ -214,8 +219,7 @@ class Creation:
             creating = spare.with_state(advance(spare.state, Event.CLAIM), self._clock.now())
             await self._registry.claim(replace(creating, spec=spec), grant)
             try:
-                if request.budget is not None:
-                    await self._store.set_cap(spec.tenant, spec.id, Window.TOTAL, request.budget)
+                await self._cap(spec, request)
                 self._activity.touch(spec.id)
                 sandbox = await self._registry.advance(spec.id, Event.CREATED, durable=False)
                 await self._running.hand_over(sandbox, grant)

@@ -134,10 +134,6 @@ class Egress:
         added = [rule for rule in egress_policy(allow, deny).rules if rule not in rules]
         current = sandboxes.get(tenant, ref).spec.egress
         await sandboxes.set_egress(tenant, ref, checked_policy(replace(current, rules=(*rules, *added))))
-        await self._store.audit(
-            tenant, sandboxes.get(tenant, ref).id, "egress.changed",
-            {"allow": " ".join(allow)[:1000], "deny": " ".join(deny)[:1000], "remove": " ".join(remove)[:1000]},
-        )  # fmt: skip
         return self.show(tenant, ref)
 
 

@@ -1,8 +1,11 @@
 """Grants, as the audit log is told of them: names, never values."""
 
 from corral.model.audit import AuditItem
+from corral.model.budget import Window
+from corral.model.egress import EgressPolicy
 from corral.model.git import RepoGrant
 from corral.model.grants import Grant
+from corral.model.ids import SandboxId, TenantId
 from corral.model.sandbox import SandboxSpec
 from corral.policy.rules import rule_text
 
@@ -32,6 +35,27 @@ def given(spec: SandboxSpec, grant: Grant) -> AuditItem | None:
         return None
     detail = {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
     return AuditItem(spec.tenant, spec.id, "grant.create", {**told(grant), **detail})
+
+
+def regiven(spec: SandboxSpec, policy: EgressPolicy, *, rerouted: bool) -> AuditItem:
+    """What else a sandbox may reach, and what no more."""
+    before, after = spec.egress.rules, policy.rules
+    new = [rule for rule in after if rule not in before]
+    lists = {
+        "allow": [rule_text(rule) for rule in new if not rule.deny],
+        "deny": [rule_text(rule) for rule in new if rule.deny],
+        "remove": [rule_text(rule) for rule in before if rule not in after],
+    }
+    detail = {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
+    return AuditItem(
+        spec.tenant, spec.id, "egress.changed", {**detail, **({"route": "set"} if rerouted else {})}
+    )
+
+
+def capped(tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | str | None) -> AuditItem:
+    """What a sandbox or a tenant may spend, in millionths of a US dollar."""
+    told = "none" if cap is None else str(cap)
+    return AuditItem(tenant, sandbox, "budget.set", {"window": window.value, "cap": told})
 
 
 def _repo(repo: RepoGrant) -> str:

@@ -12,6 +12,7 @@ from corral.engine.ports import Clock, Gateway, Store
 from corral.engine.registry import Registry
 from corral.engine.vault import Secrets
 from corral.errors import Conflict, NotFound
+from corral.model.audit import AuditItem
 from corral.model.grants import Grant, ModelRules
 from corral.model.ids import GrantId, SandboxId, TenantId
 from corral.model.sandbox import Sandbox
@@ -144,7 +145,8 @@ class Grants:
         return None if seconds is None else self._clock.now() + timedelta(seconds=seconds)
 
     async def _use(self, grant: Grant, kind: str) -> None:
-        await self._store.set_grant(grant)
+        record = AuditItem(grant.tenant, grant.sandbox, kind, told(grant))
+        await self._store.set_grant(grant, record)
         if grant.secrets != self._registry.find(grant.tenant, grant.sandbox).spec.secrets:
             await self._registry.set_secrets(grant.sandbox, grant.secrets)
         await self._gateway.regrant(grant)
@@ -152,4 +154,3 @@ class Grants:
         if sandbox is not None:
             with contextlib.suppress(Conflict):
                 await self._refresh(sandbox)
-        await self._store.audit(grant.tenant, grant.sandbox, kind, told(grant))

@@ -1,6 +1,7 @@
 """API keys, for the API over TCP."""
 
 from corral.engine.ports import Clock, Store
+from corral.model.audit import AuditItem
 from corral.model.ids import TenantId
 from corral.model.secrets import ApiKeyInfo, Secret
 
@@ -14,8 +15,9 @@ class ApiKeys:
 
     async def create(self, tenant: TenantId, label: str) -> Secret:
         """A new key; nobody can show it again."""
-        key, made = await self._store.add_api_key(tenant, label, self._clock.now())
-        await self._store.audit(tenant, None, "key.create", {"label": made.label, "id": made.id})
+        key, _ = await self._store.add_api_key(
+            tenant, label, self._clock.now(), lambda made: _record(tenant, "key.create", made)
+        )
         return key
 
     async def list(self, tenant: TenantId) -> list[ApiKeyInfo]:
@@ -24,6 +26,10 @@ class ApiKeys:
 
     async def revoke(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
         """Refuse a key from the next request on. Raises NotFound, Conflict where several have that label."""
-        revoked = await self._store.revoke_api_key(tenant, ref)
-        await self._store.audit(tenant, None, "key.revoke", {"label": revoked.label, "id": revoked.id})
-        return revoked
+        return await self._store.revoke_api_key(
+            tenant, ref, lambda revoked: _record(tenant, "key.revoke", revoked)
+        )
+
+
+def _record(tenant: TenantId, kind: str, key: ApiKeyInfo) -> AuditItem:
+    return AuditItem(tenant, None, kind, {"label": key.label, "id": key.id})

@@ -3,6 +3,7 @@
 from corral.engine.ports import Store
 from corral.engine.sandboxes import Sandboxes
 from corral.errors import Conflict
+from corral.model.audit import AuditItem
 from corral.model.egress import EgressPolicy
 from corral.model.ids import TenantId
 from corral.policy import learning
@@ -24,9 +25,9 @@ class Learning:
         sandbox = self._sandboxes.get(tenant, ref)
         policy = sandbox.spec.egress
         if not learning.is_learning(policy):
-            await self._store.audit(tenant, sandbox.id, BEGAN, {"rule": learning.ORIGIN})
             policy = learning.begin(policy)
-            await self._sandboxes.set_egress(tenant, sandbox.id, policy)
+            record = AuditItem(tenant, sandbox.id, BEGAN, {"rule": learning.ORIGIN})
+            await self._sandboxes.set_egress(tenant, sandbox.id, policy, record=record)
         return policy
 
     async def proposal(self, tenant: TenantId, ref: str) -> EgressPolicy:
@@ -50,6 +51,6 @@ class Learning:
         sandbox = self._sandboxes.get(tenant, ref)
         learned = [rule.host for rule in policy.rules if rule.origin == learning.LEARNED]
         detail = {"hosts": " ".join(learned)[:8000], "count": str(len(learned))}
-        await self._store.audit(tenant, sandbox.id, LOCKED, detail)
-        await self._sandboxes.set_egress(tenant, sandbox.id, policy)
+        record = AuditItem(tenant, sandbox.id, LOCKED, detail)
+        await self._sandboxes.set_egress(tenant, sandbox.id, policy, record=record)
         return policy

@@ -5,6 +5,7 @@ import logging
 
 from corral.engine.ports import Gateway, Store
 from corral.errors import CorralError
+from corral.model.audit import AuditItem
 from corral.model.grants import ModelRules, TenantModels
 from corral.model.ids import TenantId
 from corral.policy.models import checked_rules
@@ -48,12 +49,11 @@ class Models:
     async def change(self, tenant: TenantId, rules: ModelRules) -> ModelRules:
         """Replace a tenant's, from the next call on. Raises InvalidInput."""
         checked_rules(rules)
-        # Of two changes the later one must be the last that the gateway hears of.
-        async with self._changing:
-            await self._store.set_tenant_models(tenant, rules)
-            await self.publish()
         detail = {"models": ",".join(rules.allow)}
         if rules.aliases:
             detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in rules.aliases)
-        await self._store.audit(tenant, None, "models.set", detail)
+        # Of two changes the later one must be the last that the gateway hears of.
+        async with self._changing:
+            await self._store.set_tenant_models(tenant, rules, AuditItem(tenant, None, "models.set", detail))
+            await self.publish()
         return rules

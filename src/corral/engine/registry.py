@@ -13,6 +13,7 @@ from corral.engine.events import Events
 from corral.engine.granted import given
 from corral.engine.ports import Clock, Store
 from corral.errors import Conflict, NotFound
+from corral.model.audit import AuditItem
 from corral.model.egress import EgressPolicy
 from corral.model.grants import Grant
 from corral.model.ids import SandboxId, TenantId
@@ -219,6 +220,7 @@ class Registry:
         egress: EgressPolicy,
         route: str | None = None,
         notes: Mapping[str, str] | None = None,
+        record: AuditItem | None = None,
     ) -> Sandbox:
         """Change what the sandbox may reach; its sealed route, unless that is None; and what is noted of both."""
         spec = self._sandboxes[sandbox].spec
@@ -226,15 +228,17 @@ class Registry:
         changed = replace(
             spec, egress=egress, route=spec.route if route is None else route, attributes=attributes
         )
-        return await self._respec(sandbox, changed)
+        return await self._respec(sandbox, changed, record)
 
     async def set_secrets(self, sandbox: SandboxId, secrets: tuple[str, ...]) -> Sandbox:
         """Change which secrets its grant covers."""
         return await self._respec(sandbox, replace(self._sandboxes[sandbox].spec, secrets=secrets))
 
-    async def _respec(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+    async def _respec(
+        self, sandbox: SandboxId, spec: SandboxSpec, record: AuditItem | None = None
+    ) -> Sandbox:
         changed = replace(self._sandboxes[sandbox], spec=spec)
-        await self._store.set_spec(spec)
+        await self._store.set_spec(spec, record)
         self._remember(changed)
         return changed
 

@@ -16,6 +16,7 @@ from corral.engine.activity import Activity
 from corral.engine.admission import Admission
 from corral.engine.creation import Creation
 from corral.engine.events import Events
+from corral.engine.granted import regiven
 from corral.engine.hooks import Hooks
 from corral.engine.plan import CreateRequest, check_ttl
 from corral.engine.ports import Clock, Driver, Gateway, Store
@@ -27,6 +28,7 @@ from corral.engine.templates import Templates
 from corral.engine.volumes import Volumes
 from corral.errors import Conflict, CorralError, HostError, NotFound
 from corral.host.tasks import TaskOwner
+from corral.model.audit import AuditItem
 from corral.model.egress import EgressPolicy
 from corral.model.events import LifecycleEvent
 from corral.model.ids import ImageId, SandboxId, TenantId
@@ -316,15 +318,18 @@ class Sandboxes:
         policy: EgressPolicy,
         route: Route | None = None,
         notes: Mapping[str, str] | None = None,
+        record: AuditItem | None = None,
     ) -> None:
         """Replace what a sandbox may reach; open connections that it may no longer have are cut. `route`: and how its
-        requests go out, None leaving that as it is. `notes` are added to its attributes. Raises InvalidInput.
+        requests go out, None leaving that as it is. `notes` are added to its attributes. `record`: what the audit log is told
+        in place of the rules that are new or gone. Raises InvalidInput.
         """
         sealed = None
         if route is not None:
             sealed = await self._store.seal_route(tenant, checked_route(route))
         async with self.locked(tenant, ref) as sandbox:
-            changed = await self._registry.set_egress(sandbox.id, policy, sealed, notes)
+            told = record or regiven(sandbox.spec, policy, rerouted=route is not None)
+            changed = await self._registry.set_egress(sandbox.id, policy, sealed, notes, told)
             await self._running.tell_egress(changed)
 
     async def route(self, tenant: TenantId, ref: str) -> Route:

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from corral.engine.ports import Clock, Gateway, ModelPrice, OpenedSecret, SecretSource, Store
 from corral.errors import CorralError, InvalidInput, NotFound
+from corral.model.audit import AuditItem
 from corral.model.binding import Binding, Mode
 from corral.model.ids import TenantId, check_name
 from corral.model.secrets import Provider, Secret, SecretForm, SecretInfo
@@ -153,15 +154,14 @@ class Secrets:
     async def _put(self, secret: OpenedSecret, kind: str) -> None:
         if secret.form in self._sources:
             await self._sources[secret.form].present(secret, anew=True)
-        await self._store.put_secret(secret, self._clock.now())
-        await self._publish_one(secret.tenant, secret.name)
         detail = {
             "name": secret.name,
             "provider": secret.provider.value,
             "base_url": secret.base_url,
             "form": secret.form.value,
         }
-        await self._store.audit(secret.tenant, None, kind, detail)
+        await self._store.put_secret(secret, self._clock.now(), AuditItem(secret.tenant, None, kind, detail))
+        await self._publish_one(secret.tenant, secret.name)
 
     async def _info(self, tenant: TenantId, name: str) -> SecretInfo:
         (info,) = await self.named(tenant, (name,))
@@ -196,19 +196,18 @@ class Secrets:
                     "the operator can take it off the list: `corral config get`, egress.bypass",
                 )
         opened = replace(opened, base_url=f"https://{checked.hosts[0]}", binding=checked)
-        info = await self._store.put_secret(opened, self._clock.now())
+        detail = {"name": name, "hosts": " ".join(checked.hosts), "mode": checked.mode}
+        record = AuditItem(tenant, None, "secret.put", detail)
+        info = await self._store.put_secret(opened, self._clock.now(), record)
         await self._publish_one(tenant, name)
-        hosts = " ".join(checked.hosts)
-        await self._store.audit(
-            tenant, None, "secret.put", {"name": name, "hosts": hosts, "mode": checked.mode}
-        )
         return info
 
     async def remove(self, tenant: TenantId, name: str) -> None:
         """Remove a secret; calls that use it are refused from now on. Raises NotFound."""
-        await self._store.remove_secret(tenant, name)
+        await self._store.remove_secret(
+            tenant, name, AuditItem(tenant, None, "secret.remove", {"name": name})
+        )
         await self._publish_one(tenant, name)
-        await self._store.audit(tenant, None, "secret.remove", {"name": name})
 
     async def named(self, tenant: TenantId, names: tuple[str, ...]) -> list[SecretInfo]:
         """These secrets. Raises NotFound for the first one that does not exist."""
@@ -339,7 +338,8 @@ class Prices:
             raise NotFound(f"there is no secret {price.secret[:80]!r}", "see `corral secret ls`")
         if min(price.input, price.output, price.cache_read, price.cache_write) < 0:
             raise InvalidInput("a price is negative", "give US dollars per million tokens, 0 or more")
-        await self._store.set_price(price)
+        detail = {name: str(value) for name, value in asdict(price).items()}
+        await self._store.set_price(price, AuditItem(tenant, None, "price.set", detail))
         await self._gateway.set_prices(await self._store.prices())
 
     async def list(self) -> list[ModelPrice]:

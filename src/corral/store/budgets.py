@@ -5,7 +5,7 @@ memory in the order of the batch, and written once. What a call cost is recorded
 reservation back, so neither can be there without the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -305,17 +305,30 @@ def rates(
     return Rates(found.get(Rate.REQUESTS), found.get(Rate.TOKENS), found.get(Rate.CALLS))
 
 
+def set_caps(
+    db: Connection,
+    tenant: TenantId,
+    sandbox: SandboxId | None,
+    caps: Mapping[Window | Rate, int | None],
+    cleared: Collection[Window | Rate],
+) -> None:
+    """Set or replace caps and limits at a time, None for none; those `cleared` are the host's default again."""
+    for window in cleared:
+        _clear_cap(db, tenant, sandbox, window)
+    for window, cap in caps.items():
+        set_cap(db, tenant, sandbox, window, cap)
+
+
 def set_cap(
     db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
 ) -> None:
     """Set or replace a cap, or a limit at a time; None lifts it."""
-    clear_cap(db, tenant, sandbox, window)
+    _clear_cap(db, tenant, sandbox, window)
     subject = sandbox or WHOLE_TENANT
     db.execute(insert(_budgets).values(tenant=tenant, subject=subject, kind=window.value, cap=cap))
 
 
-def clear_cap(db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
-    """Go back to the host's default."""
+def _clear_cap(db: Connection, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
     db.execute(
         delete(_budgets).where(
             _budgets.c.tenant == tenant,

@@ -1,10 +1,10 @@
 """The store of `corral.engine.ports`, on a SQL database."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -41,6 +41,9 @@ from corral.store.auditlog import AuditChain
 from corral.store.database import Database
 from corral.store.keys import Keys, create_key, load_key
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _FORGET_AT_ONCE = 500
 """Receipts that are forgotten in one transaction, for whose end others wait."""
 
@@ -49,15 +52,15 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _by_actor(record: AuditItem) -> AuditItem:
-    who = actor()
+def _by(who: str, record: AuditItem) -> AuditItem:
     return replace(record, detail={"actor": who, **record.detail}) if who else record
 
 
 class SqlStore:
     """State that survives (`corral.engine.ports.Store`). Make it with `open`; `close` it at the end.
 
-    Every method is one transaction. After a cancelled call the transaction may have happened.
+    Every method is one transaction, and its record in the audit log a part of it. After a cancelled call the transaction may
+    have happened.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class SqlStore:
         """Insert, and add a record to the audit log. Raises Conflict, naming the holder, if the name is taken; NotFound
         without its template.
         """
-        await self._recorded(sandboxes.add, sandbox, grant, record)
+        await self._database.run(self._recorded(record, sandboxes.add, sandbox, grant))
 
     async def is_free_name(self, tenant: TenantId, name: str) -> bool:
         """Whether no sandbox of the tenant has that name, on whatever host."""
@@ -127,23 +130,7 @@ class SqlStore:
         """Make a spare of a warm pool this sandbox, and add a record to the audit log. Raises Conflict if the name is taken,
         NotFound.
         """
-        await self._recorded(sandboxes.claim, sandbox, grant, record)
-
-    async def _recorded(
-        self,
-        change: Callable[[Connection, Sandbox, Grant], None],
-        sandbox: Sandbox,
-        grant: Grant,
-        record: AuditItem | None,
-    ) -> None:
-        records = [] if record is None else [_by_actor(record)]
-
-        def both(db: Connection) -> None:
-            change(db, sandbox, grant)
-            if records:
-                audit.append_all(db, self._keys, self._now(), records)
-
-        await self._database.run(both)
+        await self._database.run(self._recorded(record, sandboxes.claim, sandbox, grant))
 
     async def put_pool(self, pool: Pool) -> None:
         """Add a warm pool, or replace the tenant's one of the same template and isolation."""
@@ -178,9 +165,9 @@ class SqlStore:
         """The same for several at once: all, or none."""
         await self._database.run(_set_states, sandboxes)
 
-    async def set_spec(self, spec: SandboxSpec) -> None:
+    async def set_spec(self, spec: SandboxSpec, record: AuditItem | None = None) -> None:
         """Update what may change of a spec: time to live and egress policy. Raises NotFound."""
-        await self._database.run(sandboxes.set_spec, spec)
+        await self._database.run(self._recorded(record, sandboxes.set_spec, spec))
 
     async def remove_sandbox(self, sandbox: SandboxId) -> bool:
         """Remove it, its grant and its caps; whether a template that was kept for it alone went with it. Its usage and
@@ -200,9 +187,9 @@ class SqlStore:
         """Those of all of a tenant's sandboxes."""
         return await self._database.run(sandboxes.grants, tenant)
 
-    async def set_grant(self, grant: Grant) -> None:
+    async def set_grant(self, grant: Grant, record: AuditItem | None = None) -> None:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
-        await self._database.run_durable(sandboxes.set_grant, grant)
+        await self._database.run_durable(self._recorded(record, sandboxes.set_grant, grant))
 
     async def add_template(self, *made: Template, shortened: TemplateId | None = None) -> None:
         """Insert all at once; a template of the same tenant and name is replaced (its sandboxes keep the old one's
@@ -238,13 +225,15 @@ class SqlStore:
         """Layers of current templates and of sandboxes."""
         return await self._database.run(templates.layers)
 
-    async def put_secret(self, secret: OpenedSecret, now: datetime) -> SecretInfo:
+    async def put_secret(
+        self, secret: OpenedSecret, now: datetime, record: AuditItem | None = None
+    ) -> SecretInfo:
         """Add or replace, encrypted."""
-        return await self._database.run_durable(vault.put, self._keys, secret, now)
+        return await self._database.run_durable(self._recorded(record, vault.put, self._keys, secret, now))
 
-    async def remove_secret(self, tenant: TenantId, name: str) -> None:
+    async def remove_secret(self, tenant: TenantId, name: str, record: AuditItem | None = None) -> None:
         """Raises NotFound."""
-        await self._database.run_durable(vault.remove, tenant, name)
+        await self._database.run_durable(self._recorded(record, vault.remove, tenant, name))
 
     async def secrets(self, tenant: TenantId) -> list[SecretInfo]:
         """What may be shown."""
@@ -299,35 +288,41 @@ class SqlStore:
         """The accounts that count a sandbox's calls, or the tenant's own: ever, and today."""
         return await self._database.run(budgets.balances, tenant, sandbox, self._now(), default)
 
-    async def set_cap(
-        self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
+    async def set_caps(
+        self,
+        tenant: TenantId,
+        sandbox: SandboxId | None,
+        caps: Mapping[Window | Rate, int | None],
+        cleared: Collection[Window | Rate] = (),
+        record: AuditItem | None = None,
     ) -> None:
-        """Set a cap or a limit at a time of a sandbox or a tenant; None lifts it."""
-        await self._database.run_durable(budgets.set_cap, tenant, sandbox, window, cap)
+        """Set caps and limits at a time of a sandbox or a tenant, None for none; those `cleared` are the host's default
+        again.
+        """
+        change = self._recorded(record, budgets.set_caps, tenant, sandbox, caps, cleared)
+        await self._database.run_durable(change)
 
     async def rates(self, tenant: TenantId, sandbox: SandboxId | None, default: Rates) -> Rates:
         """The limits at a time of a sandbox, or of a tenant."""
         return await self._database.run(budgets.rates, tenant, sandbox, default, self._now())
 
-    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
-        """Go back to the host's default. Idempotent."""
-        await self._database.run_durable(budgets.clear_cap, tenant, sandbox, window)
-
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""
         return await self._database.run(ledger.totals, sandbox)
 
-    async def set_tenant_models(self, tenant: TenantId, rules: ModelRules) -> None:
+    async def set_tenant_models(
+        self, tenant: TenantId, rules: ModelRules, record: AuditItem | None = None
+    ) -> None:
         """Replace which models a tenant's sandboxes may use."""
-        await self._database.run_durable(tenant_models.put, tenant, rules)
+        await self._database.run_durable(self._recorded(record, tenant_models.put, tenant, rules))
 
     async def tenant_models(self) -> list[TenantModels]:
         """Those of all tenants that have some."""
         return await self._database.run(tenant_models.every)
 
-    async def set_price(self, price: ModelPrice) -> None:
+    async def set_price(self, price: ModelPrice, record: AuditItem | None = None) -> None:
         """An operator's price for a model (`*` for all of a provider); replaces the former."""
-        await self._database.run_durable(ledger.set_price, price)
+        await self._database.run_durable(self._recorded(record, ledger.set_price, price))
 
     async def prices(self) -> list[ModelPrice]:
         """All operator's prices."""
@@ -363,17 +358,27 @@ class SqlStore:
         """What approvals still allow, all tenants'."""
         return await self._database.run(approvals.permissions)
 
-    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> tuple[Secret, ApiKeyInfo]:
+    async def add_api_key(
+        self,
+        tenant: TenantId,
+        label: str,
+        now: datetime,
+        record: Callable[[ApiKeyInfo], AuditItem] | None = None,
+    ) -> tuple[Secret, ApiKeyInfo]:
         """A new API key for the TCP interface, of which only the hash is kept, and what may be shown of it."""
-        return await self._database.run_durable(vault.add_api_key, self._keys, tenant, label, now)
+        told = None if record is None else lambda made: record(made[1])
+        add = self._recorded(told, vault.add_api_key, self._keys, tenant, label, now)
+        return await self._database.run_durable(add)
 
     async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:
         """What may be shown of a tenant's API keys, oldest first."""
         return await self._database.run(vault.api_keys, tenant)
 
-    async def revoke_api_key(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
+    async def revoke_api_key(
+        self, tenant: TenantId, ref: str, record: Callable[[ApiKeyInfo], AuditItem] | None = None
+    ) -> ApiKeyInfo:
         """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
-        return await self._database.run_durable(vault.revoke_api_key, tenant, ref)
+        return await self._database.run_durable(self._recorded(record, vault.revoke_api_key, tenant, ref))
 
     async def identity_of_key(self, key: str) -> Identity | None:
         """Whose key it is; None for a wrong one."""
@@ -385,7 +390,7 @@ class SqlStore:
         """Append a record to the hash-chained audit log; on return it survives a power cut. `detail` holds
         no secret. It is told who had it done, where that is known.
         """
-        await self.audit_all([_by_actor(AuditItem(tenant, sandbox, kind, detail))])
+        await self.audit_all([_by(actor(), AuditItem(tenant, sandbox, kind, detail))])
 
     async def audit_all(self, items: Sequence[AuditItem]) -> None:
         """Append records, in order and at once; on return they survive a power cut."""
@@ -430,6 +435,27 @@ class SqlStore:
         a log that was altered.
         """
         return await self._chain.move(before)
+
+    def _recorded(
+        self,
+        record: AuditItem | Callable[[T], AuditItem] | None,
+        change: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Callable[[Connection], T]:
+        """A change that adds its record to the audit log: both happen, or nothing does. A record may be made of what the
+        change returned.
+        """
+        who = actor()
+
+        def both(db: Connection) -> T:
+            done = change(db, *args, **kwargs)
+            item = record(done) if callable(record) else record
+            if item is not None:
+                audit.append_all(db, self._keys, self._now(), [_by(who, item)])
+            return done
+
+        return both
 
 
 def _set_states(db: Connection, several: Sequence[Sandbox]) -> None:

@@ -142,7 +142,7 @@ async def test_a_hundred_parallel_calls_on_a_nearly_spent_budget_overspend_by_no
 async def test_a_refusal_is_in_the_providers_shape_and_final(capped: "Bed", ledger: Ledger) -> None:
     """G-184, G-189, G-216, G-225."""
     box = await capped.attach()
-    await ledger.store.set_cap(TENANT, box.id, Window.TOTAL, 0)
+    await ledger.store.set_caps(TENANT, box.id, {Window.TOTAL: 0})
     answer = await post(capped, box)
     assert (answer.status, answer.headers["x-should-retry"]) == (402, "false")
     assert "Retry-After" not in answer.headers
@@ -159,7 +159,7 @@ async def test_a_refusal_is_in_the_providers_shape_and_final(capped: "Bed", ledg
     assert (record.reason, record.status) == ("budget", 402)
     # What is free is not concerned (G-229), and a change holds for the next call (G-221).
     assert (await post(capped, box, REQUEST, "/s/anthropic/v1/messages/count_tokens")).status == 200
-    await ledger.store.set_cap(TENANT, box.id, Window.TOTAL, None)
+    await ledger.store.set_caps(TENANT, box.id, {Window.TOTAL: None})
     assert (await post(capped, box)).status == 200
 
 
@@ -187,7 +187,7 @@ async def test_a_tenants_day_counts_all_of_its_sandboxes(capped: "Bed", ledger: 
     """G-210, G-216."""
     box, other, gate = await capped.attach(1), await capped.attach(2), Gate(capped)
     gate.open.set()
-    await ledger.store.set_cap(TENANT, None, Window.DAY, WORST + COST // 2)
+    await ledger.store.set_caps(TENANT, None, {Window.DAY: WORST + COST // 2})
     assert (await post(capped, box)).status == 200
     await ledger.settled(box)
     answer = await post(capped, other)
@@ -437,7 +437,7 @@ async def test_too_many_calls_in_a_minute_are_refused_for_a_while(capped: "Bed",
     """G-184, G-189, G-224: with 429 and the time to wait, which SDKs keep to; another sandbox is not concerned."""
     box, other, gate = await capped.attach(1), await capped.attach(2), Gate(capped)
     gate.open.set()
-    await ledger.store.set_cap(TENANT, box.id, Rate.REQUESTS, 2)
+    await ledger.store.set_caps(TENANT, box.id, {Rate.REQUESTS: 2})
     answers = [await post(capped, box) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
@@ -495,7 +495,7 @@ async def test_what_is_leased_refuses_no_other_call(capped: "Bed", ledger: Ledge
     """G-211: what is set aside for calls that nobody makes is given back before one is refused, to the last that fits."""
     boxes, gate = [await capped.attach(number) for number in range(1, 4)], Gate(capped)
     gate.open.set()
-    await ledger.store.set_cap(TENANT, None, Window.TOTAL, 60 * WORST)
+    await ledger.store.set_caps(TENANT, None, {Window.TOTAL: 60 * WORST})
     for box in boxes[:2]:
         assert (await post(capped, box)).status == 200
         await ledger.settled(box)

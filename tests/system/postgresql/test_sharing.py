@@ -44,7 +44,7 @@ async def test_each_has_its_own_sandboxes_and_templates_and_all_have_one_vault(
 async def test_a_cap_holds_over_calls_of_both(server: Server, tmp_path: Path) -> None:
     """G-212: all of a tenant's calls together, wherever they are made."""
     stores = [await _open(server, tmp_path, name) for name in ("one", "two", "three")]
-    await stores[0].set_cap(DEFAULT_TENANT, None, Window.TOTAL, 1000)
+    await stores[0].set_caps(DEFAULT_TENANT, None, {Window.TOTAL: 1000})
     given: list[bool] = []
 
     async def call(store: SqlStore) -> None:

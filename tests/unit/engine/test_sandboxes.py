@@ -695,7 +695,7 @@ async def test_a_full_disk_is_called_that(world: World) -> None:
 
 async def test_a_tenant_whose_budget_is_used_up_makes_nothing_that_spends(world: World) -> None:
     engine = world.engine()
-    await world.store.set_cap(DEFAULT_TENANT, None, Window.TOTAL, 0)
+    await world.store.set_caps(DEFAULT_TENANT, None, {Window.TOTAL: 0})
     with pytest.raises(NoCapacity, match="budget of your tenant is used up"):
         await engine.create(DEFAULT_TENANT, CreateRequest(secrets=("key",)))
     await engine.create(DEFAULT_TENANT, CreateRequest())

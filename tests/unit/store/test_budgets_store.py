@@ -132,14 +132,14 @@ async def test_the_default_holds_where_no_cap_is_set(store: SqlStore) -> None:
     assert await reserve(store, wanted(100), default=99) == Refusal(
         Scope.SANDBOX, Window.TOTAL, 99, 0, 0, 100
     )
-    await store.set_cap(DEFAULT_TENANT, BOX, Window.TOTAL, 150)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Window.TOTAL: 150})
     assert await reserve(store, wanted(100), default=99) is None
     assert await reserve(store, wanted(100), default=99) == Refusal(
         Scope.SANDBOX, Window.TOTAL, 150, 0, 100, 100
     )
-    await store.set_cap(DEFAULT_TENANT, BOX, Window.TOTAL, None)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Window.TOTAL: None})
     assert await reserve(store, wanted(100), default=99) is None
-    await store.clear_cap(DEFAULT_TENANT, BOX, Window.TOTAL)
+    await store.set_caps(DEFAULT_TENANT, BOX, {}, (Window.TOTAL,))
     assert await reserve(store, wanted(1), default=99) is not None
     shown = (await store.balances(DEFAULT_TENANT, BOX, 99))[0]
     assert shown == Balance(Scope.SANDBOX, Window.TOTAL, 99, 0, 200, default=True)
@@ -147,7 +147,7 @@ async def test_the_default_holds_where_no_cap_is_set(store: SqlStore) -> None:
 
 async def test_a_tenants_cap_counts_all_of_its_sandboxes(store: SqlStore) -> None:
     """G-210."""
-    await store.set_cap(DEFAULT_TENANT, None, Window.TOTAL, 150)
+    await store.set_caps(DEFAULT_TENANT, None, {Window.TOTAL: 150})
     assert await reserve(store, wanted(100)) is None
     refusal = await reserve(store, wanted(100, sandbox=OTHER_BOX))
     assert refusal == Refusal(Scope.TENANT, Window.TOTAL, 150, 0, 100, 100)
@@ -157,7 +157,7 @@ async def test_a_tenants_cap_counts_all_of_its_sandboxes(store: SqlStore) -> Non
 
 async def test_a_day_starts_anew_and_a_call_counts_for_the_day_it_began_on(store: SqlStore) -> None:
     """G-217, G-218."""
-    await store.set_cap(DEFAULT_TENANT, BOX, Window.DAY, 100)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Window.DAY: 100})
     late = wanted(100)
     assert await reserve(store, late) is None
     refusal = await reserve(store, wanted(1))
@@ -174,7 +174,7 @@ async def test_a_day_starts_anew_and_a_call_counts_for_the_day_it_began_on(store
 
 async def test_warnings_are_given_as_caps_are_used_up(store: SqlStore) -> None:
     """G-222."""
-    await store.set_cap(DEFAULT_TENANT, BOX, Window.TOTAL, 100)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Window.TOTAL: 100})
     given = []
     for cost in (49, 1, 40, 4, 6):
         entry = wanted(cost)
@@ -214,8 +214,8 @@ async def test_parallel_calls_never_pass_a_cap_and_the_ledger_agrees_with_its_ac
 ) -> None:
     """G-211, G-228: hundreds of calls at once, in batches of any size, over two sandboxes."""
     random = Random(7)
-    await store.set_cap(DEFAULT_TENANT, BOX, Window.TOTAL, 1000)
-    await store.set_cap(DEFAULT_TENANT, None, Window.DAY, 1500)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Window.TOTAL: 1000})
+    await store.set_caps(DEFAULT_TENANT, None, {Window.DAY: 1500})
 
     async def one(sandbox: SandboxId) -> None:
         entry = wanted(random.randint(0, 60), sandbox=sandbox)
@@ -266,7 +266,7 @@ async def leased(store: SqlStore, entry: Reservation, default: int | None = None
 
 async def room(store: SqlStore, cap: int) -> int:
     """The most that one more call could cost under a cap, which shows what is set aside and not shown as reserved."""
-    await store.set_cap(DEFAULT_TENANT, None, Window.TOTAL, cap)
+    await store.set_caps(DEFAULT_TENANT, None, {Window.TOTAL: cap})
     refusal = await reserve(store, wanted(cap + 1, sandbox=OTHER_BOX))
     assert refusal is not None
     return cap - refusal.spent - refusal.reserved
@@ -305,7 +305,7 @@ async def test_nothing_is_leased_near_a_cap_nor_under_a_rate(store: SqlStore) ->
     """Each call asks then, and is refused exactly where the cap is."""
     assert await leased(store, replace(wanted(100), lease=1), default=1699) == 0
     assert await leased(store, replace(wanted(100, sandbox=OTHER_BOX), lease=2), default=1700) == 800
-    await store.set_cap(DEFAULT_TENANT, None, Rate.REQUESTS, 1000)
+    await store.set_caps(DEFAULT_TENANT, None, {Rate.REQUESTS: 1000})
     assert await leased(store, replace(wanted(10, holder="g2"), lease=1)) == 0
 
 

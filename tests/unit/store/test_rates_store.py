@@ -60,7 +60,7 @@ async def call(
 
 async def test_requests_in_any_minute(store: SqlStore, tmp_path: Path) -> None:
     """G-224: in one batch and over many, for a sandbox and no other, and after a restart."""
-    await store.set_cap(DEFAULT_TENANT, BOX, Rate.REQUESTS, 3)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Rate.REQUESTS: 3})
     entries = [wanted() for _ in range(5)]
     outcomes = await store.apply_ledger(entries, None)
     assert [outcome.refusal is None for outcome in outcomes] == [True, True, True, False, False]
@@ -77,7 +77,7 @@ async def test_requests_in_any_minute(store: SqlStore, tmp_path: Path) -> None:
 
 async def test_tokens_in_any_minute_count_when_the_call_ends(store: SqlStore) -> None:
     """G-224."""
-    await store.set_cap(DEFAULT_TENANT, None, Rate.TOKENS, 100)
+    await store.set_caps(DEFAULT_TENANT, None, {Rate.TOKENS: 100})
     long = wanted()
     await store.apply_ledger([long], None)
     Clock.now += timedelta(minutes=5)
@@ -96,10 +96,10 @@ async def test_calls_at_a_time_and_the_hosts_default(store: SqlStore) -> None:
     first, second = wanted(), wanted()
     outcomes = await store.apply_ledger([first, second], None, host)
     assert [outcome.refusal is None for outcome in outcomes] == [True, False]
-    await store.set_cap(DEFAULT_TENANT, BOX, Rate.CALLS, None)
+    await store.set_caps(DEFAULT_TENANT, BOX, {Rate.CALLS: None})
     assert await store.rates(DEFAULT_TENANT, BOX, host) == Rates()
     assert await call(store, rates=host) is None
-    await store.clear_cap(DEFAULT_TENANT, BOX, Rate.CALLS)
+    await store.set_caps(DEFAULT_TENANT, BOX, {}, (Rate.CALLS,))
     assert await store.rates(DEFAULT_TENANT, BOX, host) == host
     assert isinstance(await call(store, rates=host), RateRefusal)
     await store.apply_ledger([done(first)], None, host)
@@ -116,7 +116,7 @@ async def test_calls_at_a_time_and_the_hosts_default(store: SqlStore) -> None:
 )
 async def test_a_budget_of_the_last_hours(store: SqlStore, window: Window, length: timedelta) -> None:
     """G-210, G-217, G-218: no new start at midnight, and what is older does not count."""
-    await store.set_cap(DEFAULT_TENANT, BOX, window, 100)
+    await store.set_caps(DEFAULT_TENANT, BOX, {window: 100})
     assert await call(store, 60) is None
     Clock.now += timedelta(minutes=1)
     refusal = await call(store, 41)
@@ -131,7 +131,7 @@ async def test_a_budget_of_the_last_hours(store: SqlStore, window: Window, lengt
 
 async def test_a_batch_cannot_pass_a_rolling_budget(store: SqlStore) -> None:
     """G-211: what one entry of a transaction sets aside or spends, the next one sees; and warnings come."""
-    await store.set_cap(DEFAULT_TENANT, None, Window.HOUR, 100)
+    await store.set_caps(DEFAULT_TENANT, None, {Window.HOUR: 100})
     entries = [wanted(30, BOX if number % 2 else OTHER) for number in range(5)]
     outcomes = await store.apply_ledger(entries, None)
     assert [outcome.refusal is None for outcome in outcomes] == [True, True, True, False, False]

@@ -18,9 +18,10 @@ from corral.engine.acting import act_for
 from corral.engine.fingerprint import fingerprint
 from corral.engine.keys import ApiKeys
 from corral.engine.ports import ModelPrice, OpenedSecret, Store
-from corral.errors import Conflict, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
+from corral.errors import Conflict, DiskFull, HostError, InvalidInput, NoCapacity, NotFound, Unsupported
 from corral.model.approval import Approval, ApprovalId, Kind, Permission, Question, Scope, Status
-from corral.model.budget import Outcome, Reservation, Settlement
+from corral.model.audit import AuditItem
+from corral.model.budget import Outcome, Rate, Reservation, Settlement, Window
 from corral.model.egress import EgressPolicy, HostRule
 from corral.model.grants import Alias, Grant, ModelRules, TenantModels
 from corral.model.ids import DEFAULT_TENANT, GrantId, LayerDigest, SandboxId, TemplateId, TenantId
@@ -29,7 +30,7 @@ from corral.model.sandbox import Isolation, Limits, Sandbox, SandboxSpec
 from corral.model.secrets import Identity, Provider, Secret
 from corral.model.template import Template, TemplateConfig
 from corral.model.usage import Tokens, Usage, UsageTotal
-from corral.store import schema
+from corral.store import audit, schema
 from corral.store import store as store_module
 from corral.store.database import Database
 from corral.store.store import SqlStore
@@ -576,6 +577,69 @@ async def test_who_had_it_done_is_on_record(store: SqlStore) -> None:
     details = [entry.detail for entry in await store.audit_entries(DEFAULT_TENANT)]
     assert details == [{"name": "a"}, {"name": "b", "actor": "this host"}]
     assert (await store.verify_audit()).fault == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "look"),
+    [
+        (lambda s, r: s.put_secret(a_secret(), NOW, r), lambda s: s.secrets(DEFAULT_TENANT)),
+        (lambda s, r: s.remove_secret(DEFAULT_TENANT, "kept", r), lambda s: s.secrets(DEFAULT_TENANT)),
+        (lambda s, r: s.set_grant(replace(a_grant(a_sandbox()), secrets=()), r), lambda s: s.grant_of(a_sandbox().id)),
+        (lambda s, r: s.set_spec(replace(a_sandbox().spec, ttl=7), r), lambda s: s.sandboxes()),
+        (
+            lambda s, r: s.set_caps(DEFAULT_TENANT, None, {Window.DAY: 5, Rate.CALLS: 7}, (Window.TOTAL,), r),
+            lambda s: s.balances(DEFAULT_TENANT, None, None),
+        ),
+        (
+            lambda s, r: s.set_tenant_models(DEFAULT_TENANT, ModelRules(("x",)), r),
+            lambda s: s.tenant_models(),
+        ),
+        (lambda s, r: s.set_price(ModelPrice("kept", "m", 1, 2, 3, 4), r), lambda s: s.prices()),
+        (
+            lambda s, r: s.add_api_key(DEFAULT_TENANT, "one", NOW, lambda made: replace(r, detail={"id": made.id})),
+            lambda s: s.api_keys(DEFAULT_TENANT),
+        ),
+        (
+            lambda s, r: s.revoke_api_key(DEFAULT_TENANT, "laptop", lambda gone: replace(r, detail={"id": gone.id})),
+            lambda s: s.api_keys(DEFAULT_TENANT),
+        ),
+    ],
+)  # fmt: skip
+async def test_a_change_and_its_record_are_one(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, change: Any, look: Any
+) -> None:
+    """G-322, G-326: what cannot be recorded does not happen, and what did is on record."""
+    await store.add_template(a_template())
+    await store.add_sandbox(a_sandbox(), a_grant(a_sandbox()))
+    await store.put_secret(a_secret("kept"), NOW)
+    await store.set_caps(DEFAULT_TENANT, None, {Window.TOTAL: 9})
+    await store.add_api_key(DEFAULT_TENANT, "laptop", NOW)
+    before = await look(store)
+    record = AuditItem(DEFAULT_TENANT, None, "changed", {})
+
+    with monkeypatch.context() as broken:
+        broken.setattr(audit, "append_all", _full)
+        with pytest.raises(DiskFull):
+            await change(store, record)
+    assert await look(store) == before
+    assert await store.audit_entries(DEFAULT_TENANT) == []
+
+    act_for("key 'laptop'")
+    await change(store, record)
+    assert await look(store) != before
+    (entry,) = await store.audit_entries(DEFAULT_TENANT)
+    assert (entry.kind, entry.detail["actor"]) == ("changed", "key 'laptop'")
+
+
+def _full(*_: object) -> None:
+    raise DiskFull("the disk is full", "make room")
+
+
+async def test_a_change_that_is_refused_is_not_on_record(store: SqlStore) -> None:
+    record = AuditItem(DEFAULT_TENANT, None, "secret.remove", {"name": "never-there"})
+    with pytest.raises(NotFound):
+        await store.remove_secret(DEFAULT_TENANT, "never-there", record)
+    assert await store.audit_entries(DEFAULT_TENANT) == []
 
 
 async def test_an_api_key_is_on_record_from_its_making_on(store: SqlStore) -> None:

@@ -1,6 +1,6 @@
 """State that survives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -70,7 +70,7 @@ class Store(Protocol):
     async def set_states(self, sandboxes: Sequence[Sandbox]) -> None:
         """The same for several at once: all, or none."""
 
-    async def set_spec(self, spec: SandboxSpec) -> None:
+    async def set_spec(self, spec: SandboxSpec, record: AuditItem | None = None) -> None:
         """Update what may change of a spec: time to live and egress policy."""
 
     async def remove_sandbox(self, sandbox: SandboxId) -> bool:
@@ -86,7 +86,7 @@ class Store(Protocol):
     async def grants(self, tenant: TenantId) -> list[Grant]:
         """Those of all of a tenant's sandboxes."""
 
-    async def set_grant(self, grant: Grant) -> None:
+    async def set_grant(self, grant: Grant, record: AuditItem | None = None) -> None:
         """Replace a sandbox's grant; on return the change survives a power cut. Raises NotFound."""
 
     async def add_template(self, *made: Template, shortened: TemplateId | None = None) -> None:
@@ -115,10 +115,12 @@ class Store(Protocol):
     async def layers_in_use(self) -> set[LayerDigest]:
         """Layers of current templates and of sandboxes."""
 
-    async def put_secret(self, secret: OpenedSecret, now: datetime) -> SecretInfo:
+    async def put_secret(
+        self, secret: OpenedSecret, now: datetime, record: AuditItem | None = None
+    ) -> SecretInfo:
         """Add or replace, encrypted."""
 
-    async def remove_secret(self, tenant: TenantId, name: str) -> None:
+    async def remove_secret(self, tenant: TenantId, name: str, record: AuditItem | None = None) -> None:
         """Raises NotFound."""
 
     async def secrets(self, tenant: TenantId) -> list[SecretInfo]:
@@ -160,27 +162,32 @@ class Store(Protocol):
     ) -> list[Balance]:
         """The accounts that count a sandbox's calls, or the tenant's own: ever, and today."""
 
-    async def set_cap(
-        self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate, cap: int | None
+    async def set_caps(
+        self,
+        tenant: TenantId,
+        sandbox: SandboxId | None,
+        caps: Mapping[Window | Rate, int | None],
+        cleared: Collection[Window | Rate] = (),
+        record: AuditItem | None = None,
     ) -> None:
-        """Set a cap or a limit at a time of a sandbox or a tenant; None lifts it."""
+        """Set caps and limits at a time of a sandbox or a tenant, None for none; those `cleared` are the host's default
+        again."""
 
     async def rates(self, tenant: TenantId, sandbox: SandboxId | None, default: Rates) -> Rates:
         """The limits at a time of a sandbox, or of a tenant."""
 
-    async def clear_cap(self, tenant: TenantId, sandbox: SandboxId | None, window: Window | Rate) -> None:
-        """Go back to the host's default. Idempotent."""
-
     async def usage(self, sandbox: SandboxId) -> list[UsageTotal]:
         """Totals by model."""
 
-    async def set_tenant_models(self, tenant: TenantId, rules: ModelRules) -> None:
+    async def set_tenant_models(
+        self, tenant: TenantId, rules: ModelRules, record: AuditItem | None = None
+    ) -> None:
         """Replace which models a tenant's sandboxes may use. Durable."""
 
     async def tenant_models(self) -> list[TenantModels]:
         """Those of all tenants that have some."""
 
-    async def set_price(self, price: "ModelPrice") -> None:
+    async def set_price(self, price: "ModelPrice", record: AuditItem | None = None) -> None:
         """An operator's price for a model (`*` for all of a provider); replaces the former."""
 
     async def prices(self) -> list["ModelPrice"]:
@@ -210,13 +217,21 @@ class Store(Protocol):
     async def permissions(self) -> list[Permission]:
         """What approvals still allow, all tenants'."""
 
-    async def add_api_key(self, tenant: TenantId, label: str, now: datetime) -> tuple[Secret, ApiKeyInfo]:
+    async def add_api_key(
+        self,
+        tenant: TenantId,
+        label: str,
+        now: datetime,
+        record: Callable[[ApiKeyInfo], AuditItem] | None = None,
+    ) -> tuple[Secret, ApiKeyInfo]:
         """A new API key for the TCP interface, of which only the hash is kept, and what may be shown of it."""
 
     async def api_keys(self, tenant: TenantId) -> list[ApiKeyInfo]:
         """What may be shown of a tenant's API keys, oldest first."""
 
-    async def revoke_api_key(self, tenant: TenantId, ref: str) -> ApiKeyInfo:
+    async def revoke_api_key(
+        self, tenant: TenantId, ref: str, record: Callable[[ApiKeyInfo], AuditItem] | None = None
+    ) -> ApiKeyInfo:
         """Forget a key, by id or by a label that only one has. Raises NotFound, Conflict."""
 
     async def identity_of_key(self, key: str) -> Identity | None:
