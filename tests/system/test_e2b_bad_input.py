@@ -59,9 +59,9 @@ class Served:
             method, self.url + path, headers=headers, timeout=60, trust_env=False, **options
         )
 
-    def stream(self, command: str) -> socket.socket:
+    def stream(self, command: str, cwd: str = "") -> socket.socket:
         """A connection on which a command was started and is followed."""
-        message = {"process": {"cmd": "/bin/sh", "args": ["-c", command]}, "stdin": False}
+        message = {"process": {"cmd": "/bin/sh", "args": ["-c", command], "cwd": cwd}, "stdin": False}
         body = json.dumps(message).encode()
         frame = struct.pack(">BI", 0, len(body)) + body
         host, port = self.url.removeprefix("http://").split(":")
@@ -481,3 +481,17 @@ def _drain(sock: socket.socket) -> None:
     end = time.monotonic() + 60
     while sock.recv(65536) and time.monotonic() < end:
         pass
+
+
+def test_a_client_that_goes_before_its_process_fails_is_no_fault_of_the_daemons(
+    served: Served, shared_daemon: Daemon
+) -> None:
+    log = shared_daemon.data / "logs" / "engine.log"
+    before = log.stat().st_size
+    for _ in range(50):
+        served.stream("true", "/never-there").close()
+    served.alive()
+    time.sleep(1)
+    with log.open("rb") as told:
+        told.seek(before)
+        assert b"never retrieved" not in told.read()

@@ -36,9 +36,17 @@ async def start(
 ) -> AsyncGenerator[wire.EventReply, None]:
     """Start a process and follow it. It goes on when the client goes, and is started also if that goes before; `seconds`
     bound its life."""
-    info = await asyncio.shield(_begin(box, request, seconds))
+    beginning = asyncio.ensure_future(_begin(box, request, seconds))
+    beginning.add_done_callback(_looked_at)
+    info = await asyncio.shield(beginning)
     async for reply in _follow(box, info, {}):
         yield reply
+
+
+def _looked_at(beginning: "asyncio.Future[ProcessInfo]") -> None:
+    """Why it could not be started is told to nobody where the client is gone, and is no fault of the daemon's either."""
+    if not beginning.cancelled():
+        beginning.exception()
 
 
 async def _begin(box: Box, request: wire.StartRequest, seconds: float | None) -> ProcessInfo:
