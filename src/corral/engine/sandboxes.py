@@ -328,7 +328,8 @@ class Sandboxes:
         if route is not None:
             sealed = await self._store.seal_route(tenant, checked_route(route))
         async with self.locked(tenant, ref) as sandbox:
-            told = record or regiven(sandbox.spec, policy, rerouted=route is not None)
+            rerouted = route is not None and route != await self.route(tenant, sandbox.id)
+            told = record or regiven(sandbox.spec, policy, rerouted=rerouted)
             changed = await self._registry.set_egress(sandbox.id, policy, sealed, notes, told)
             await self._running.tell_egress(changed)
 
