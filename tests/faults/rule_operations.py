@@ -202,7 +202,7 @@ RULE_OPERATIONS = {
             ("good", ["*"], False),
             ("good", ["gpt-*"], False),
             ("good", ["gpt-*"], True),
-            ("revoked", ["gpt-*"], True),
+            ("revoked", ["gpt-*"], False),
         ),
     ),
     "approvals": Operation(
