@@ -197,5 +197,15 @@ def test_ports_that_are_none(served: Served, port: str) -> None:
     assert (answer.status_code, answer.json()["message"]) == (400, "Invalid sandbox port")
 
 
+def test_what_a_sandbox_may_reach_is_on_record(served: Served) -> None:
+    """G-322: with the key that had it changed."""
+    with made(served) as box, Client(where=_where(served)) as client:
+        asked = {"allowOut": ["one.example.com"], "denyOut": ["0.0.0.0/0"]}
+        assert box.call("PUT", f"/sandboxes/{box.sandbox}/network", json=asked).status_code == 204
+        (told,) = [entry.detail for entry in client.read_audit(box.sandbox) if entry.kind == "egress.changed"]
+        assert told["allow"] == "one.example.com"
+        assert told["actor"].startswith("tenant default, key test ")
+
+
 def _where(served: Served) -> Settings:
     return settings(environ={"CORRAL_URL": served.url, "CORRAL_API_KEY": served.key})
