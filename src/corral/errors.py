@@ -202,14 +202,10 @@ def first_of(failures: ExceptionGroup[Exception], kind: type[Exception] = Corral
     """The failure to tell of those that a group of tasks ended with, the others having been cancelled or following from it:
     one of `kind`, if any.
     """
-    found: BaseException = failures.subgroup(kind) or failures
-    while isinstance(found, BaseExceptionGroup):
+    found: Exception = failures.subgroup(kind) or failures
+    while isinstance(found, ExceptionGroup):
         found = found.exceptions[0]
-    return (
-        found
-        if isinstance(found, Exception)
-        else InternalError(f"{type(found).__name__} in a group of tasks")
-    )
+    return found
 
 
 def all_errors() -> dict[str, type[CorralError]]:

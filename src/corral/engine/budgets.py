@@ -1,7 +1,7 @@
 """Budgets: the ledger's one owner, who reserves and settles for the gateway, and shows and changes what is allowed."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from corral.engine.granted import capped
 from corral.engine.ports import Store
@@ -124,8 +124,7 @@ class Budgets:
     async def clear_for_sandbox(self, tenant: TenantId, ref: str, window: Window) -> list[Balance]:
         """Give a sandbox the host's default cap again."""
         sandbox = self._registry.find(tenant, ref).id
-        await self._store.set_caps(tenant, sandbox, {}, (window,), capped(tenant, sandbox, window, "default"))
-        await self._take_back(sandbox)
+        await self._change(capped(tenant, sandbox, window, "default"), {}, (window,))
         return await self.of_sandbox(tenant, sandbox)
 
     async def set_for_tenant(self, tenant: TenantId, window: Window, cap: int | None) -> list[Balance]:
@@ -151,19 +150,22 @@ class Budgets:
         cleared = [rate for rate in limits if rate not in given]
         detail = {rate.value: str(limit) for rate, limit in limits.items()}
         record = AuditItem(tenant, sandbox, "rate.set", detail)
-        await self._store.set_caps(tenant, sandbox, given, cleared, record)
-        await self._take_back(sandbox)
+        await self._change(record, given, cleared)
         return await self.rates_of(tenant, ref)
 
     async def _set(
         self, tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | None
     ) -> None:
         checked_cap(cap)
-        record = capped(tenant, sandbox, window, cap)
-        await self._store.set_caps(tenant, sandbox, {window: cap}, record=record)
-        await self._take_back(sandbox)
+        await self._change(capped(tenant, sandbox, window, cap), {window: cap})
 
-    async def _take_back(self, sandbox: SandboxId | None) -> None:
-        """Let no call go on by what was leased before a change."""
+    async def _change(
+        self,
+        record: AuditItem,
+        caps: Mapping[Window | Rate, int | None],
+        cleared: Collection[Window | Rate] = (),
+    ) -> None:
+        """What the record tells of its tenant or sandbox; no call goes on by what was leased before."""
+        await self._store.set_caps(record.tenant, record.sandbox, caps, cleared, record)
         if self._recall is not None:
-            await self._recall(sandbox)
+            await self._recall(record.sandbox)

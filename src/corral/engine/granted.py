@@ -1,10 +1,12 @@
 """Grants, as the audit log is told of them: names, never values."""
 
+from collections.abc import Mapping, Sequence
+
 from corral.model.audit import AuditItem
 from corral.model.budget import Window
 from corral.model.egress import EgressPolicy
 from corral.model.git import RepoGrant
-from corral.model.grants import Grant
+from corral.model.grants import Grant, ModelRules
 from corral.model.ids import SandboxId, TenantId
 from corral.model.sandbox import SandboxSpec
 from corral.policy.rules import rule_text
@@ -15,13 +17,19 @@ MOST = 2_000
 
 def told(grant: Grant) -> dict[str, str]:
     """What a token may be used for."""
-    detail = {"secrets": ",".join(grant.secrets), "models": ",".join(grant.models.allow)}
-    if grant.models.aliases:
-        detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in grant.models.aliases)
+    detail = {"secrets": ",".join(grant.secrets), **told_models(grant.models)}
     if grant.expires_at is not None:
         detail["expires_at"] = grant.expires_at.isoformat(timespec="seconds")
     if grant.revoked_at is not None:
         detail["revoked"] = "true"
+    return detail
+
+
+def told_models(rules: ModelRules) -> dict[str, str]:
+    """Which models may be used."""
+    detail = {"models": ",".join(rules.allow)}
+    if rules.aliases:
+        detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in rules.aliases)
     return detail
 
 
@@ -33,8 +41,7 @@ def given(spec: SandboxSpec, grant: Grant) -> AuditItem | None:
     }
     if spec.spare or not (grant.secrets or any(lists.values())):
         return None
-    detail = {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
-    return AuditItem(spec.tenant, spec.id, "grant.create", {**told(grant), **detail})
+    return AuditItem(spec.tenant, spec.id, "grant.create", {**told(grant), **_texts(lists)})
 
 
 def regiven(spec: SandboxSpec, policy: EgressPolicy, *, rerouted: bool) -> AuditItem:
@@ -45,17 +52,19 @@ def regiven(spec: SandboxSpec, policy: EgressPolicy, *, rerouted: bool) -> Audit
         "allow": [rule_text(rule) for rule in new if not rule.deny],
         "deny": [rule_text(rule) for rule in new if rule.deny],
         "remove": [rule_text(rule) for rule in before if rule not in after],
+        "route": ["set"] if rerouted else [],
     }
-    detail = {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
-    return AuditItem(
-        spec.tenant, spec.id, "egress.changed", {**detail, **({"route": "set"} if rerouted else {})}
-    )
+    return AuditItem(spec.tenant, spec.id, "egress.changed", _texts(lists))
 
 
 def capped(tenant: TenantId, sandbox: SandboxId | None, window: Window, cap: int | str | None) -> AuditItem:
     """What a sandbox or a tenant may spend, in millionths of a US dollar."""
     told = "none" if cap is None else str(cap)
     return AuditItem(tenant, sandbox, "budget.set", {"window": window.value, "cap": told})
+
+
+def _texts(lists: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {name: " ".join(items)[:MOST] for name, items in lists.items() if items}
 
 
 def _repo(repo: RepoGrant) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from corral.engine.granted import told_models
 from corral.engine.ports import Gateway, Store
 from corral.errors import CorralError
 from corral.model.audit import AuditItem
@@ -49,11 +50,9 @@ class Models:
     async def change(self, tenant: TenantId, rules: ModelRules) -> ModelRules:
         """Replace a tenant's, from the next call on. Raises InvalidInput."""
         checked_rules(rules)
-        detail = {"models": ",".join(rules.allow)}
-        if rules.aliases:
-            detail["aliases"] = ",".join(f"{alias.asked}={alias.sent}" for alias in rules.aliases)
+        record = AuditItem(tenant, None, "models.set", told_models(rules))
         # Of two changes the later one must be the last that the gateway hears of.
         async with self._changing:
-            await self._store.set_tenant_models(tenant, rules, AuditItem(tenant, None, "models.set", detail))
+            await self._store.set_tenant_models(tenant, rules, record)
             await self.publish()
         return rules

@@ -44,8 +44,8 @@ from corral.store.keys import Keys, create_key, load_key
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FORGET_AT_ONCE = 500
-"""Receipts that are forgotten in one transaction, for whose end others wait."""
+_FORGET_AT_ONCE = 20
+"""Receipts that are forgotten in one transaction, for whose end model calls wait; each may be of thousands of them."""
 
 
 def _now() -> datetime:
